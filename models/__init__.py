@@ -1,0 +1,1 @@
+"""The networks of Triwire and everything that is needed to run one."""

@@ -1,0 +1,93 @@
+"""Multi-head attention, for self-attention, cross-attention and a key/value cache alike.
+
+Reading is split in two: ``project`` makes keys and values once, ``attend`` queries them as often
+as needed. Self-attention, cross-attention into a fixed memory and cached decoding differ only in
+where the keys and values come from.
+
+Axis letters: B batch, T query position, S key position, N heads, H head_dim, D embed_dim.
+Source: Vaswani et al. (2017), arXiv:1706.03762, section 3.2; no biases.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+
+class KeyValues(NamedTuple):
+    """What attention reads: one key and one value per position and head."""
+
+    keys: Float[Array, "B S N H"]
+    values: Float[Array, "B S N H"]
+
+
+def attend(
+    queries: Float[Array, "B T N H"], memory: KeyValues, mask: Bool[Array, "#B #T #S"]
+) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"]]:
+    """The values averaged by softmax(query . key), and the weights, which sum to 1 over S.
+
+    Scores and softmax are in float32 whatever the inputs are; both results come back in the
+    dtype of the queries. A row whose mask is False everywhere gets uniform weights, never NaN.
+    """
+    scores = jnp.einsum("BTNH,BSNH->BNTS", queries, memory.keys, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(queries.dtype)
+    return jnp.einsum("BNTS,BSNH->BTNH", weights, memory.values), weights
+
+
+class MultiHeadAttention(nnx.Module):
+    """Multi-head attention with separate query, key, value and output projections.
+
+    ``query_scale`` multiplies the queries on top of 1/sqrt(H): above 1, attention starts out
+    sharper than usual, which breaks the symmetry between queries that all see the same keys.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, *, query_scale: float = 1.0, rngs: nnx.Rngs
+    ) -> None:
+        head_dim = embed_dim // num_heads
+        shape = (embed_dim, num_heads, head_dim)
+        init = nnx.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
+        self.scale = query_scale * head_dim**-0.5
+        self.query_proj = nnx.Einsum("BTD,DNH->BTNH", shape, kernel_init=init, rngs=rngs)
+        self.key_proj = nnx.Einsum("BSD,DNH->BSNH", shape, kernel_init=init, rngs=rngs)
+        self.value_proj = nnx.Einsum("BSD,DNH->BSNH", shape, kernel_init=init, rngs=rngs)
+        self.out_proj = nnx.Einsum(
+            "BTNH,NHD->BTD",
+            (num_heads, head_dim, embed_dim),
+            kernel_init=nnx.initializers.lecun_normal(in_axis=(0, 1), out_axis=2),
+            rngs=rngs,
+        )
+
+    def project(self, inputs: Float[Array, "B S D"]) -> KeyValues:
+        """The keys and values of ``inputs``, to be read by ``attend``."""
+        return KeyValues(self.key_proj(inputs), self.value_proj(inputs))
+
+    def attend(
+        self, x: Float[Array, "B T D"], memory: KeyValues, mask: Bool[Array, "#B #T #S"]
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
+        """What ``x`` reads from ``memory``, and the attention weights.
+
+        Weights that the caller drops cost nothing under ``jax.jit``.
+        """
+        values, weights = attend(self.query_proj(x) * self.scale, memory, mask)
+        return self.out_proj(values), weights
+
+
+def empty_cache(
+    batch: int, size: int, num_heads: int, head_dim: int, dtype: jnp.dtype
+) -> KeyValues:
+    """A key/value cache for ``size`` positions with nothing in it."""
+    zeros = jnp.zeros((batch, size, num_heads, head_dim), dtype=dtype)
+    return KeyValues(zeros, zeros)
+
+
+def write_cache(cache: KeyValues, new: KeyValues, positions: Int[Array, " B"]) -> KeyValues:
+    """The cache with the one position of ``new`` stored at ``positions``, each row at its own."""
+    size = cache.keys.shape[1]
+    here = (jnp.arange(size)[None, :] == positions[:, None])[:, :, None, None]
+    return KeyValues(
+        jnp.where(here, new.keys, cache.keys), jnp.where(here, new.values, cache.values)
+    )

@@ -1,0 +1,228 @@
+"""A model on disk: ``NAME/VERSION/`` with ``model.json`` and, through Orbax, ``params/``.
+
+``model.json`` says how to build the model, how to prepare its input, where it came from and what
+was measured of it; ``params/`` holds parameters only. Nothing is ever unpickled. Loading is
+strict: missing, extra and misshapen leaves are collected and named in one error, and the digest
+of what was read must be the one that was written. Arrays go to the sharding that the caller
+names, so a bundle loads on any number of devices, whatever it was saved on.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from flax import nnx
+
+from models.vocabulary import Vocabulary
+from models.wirings import WIRINGS
+
+FORMAT_VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """A bundle cannot be loaded; the message says which and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCard:
+    """All of ``model.json`` but the digest.
+
+    ``created`` is when it was trained, in seconds of Unix time; ``limits`` bounds the input
+    (``min_len`` and ``max_len`` in tokens); ``recipe`` says how it was trained, ``corpus`` on
+    what, ``figures`` what was measured of it.
+    """
+
+    name: str
+    version: int
+    created: int
+    wiring: str
+    config: dict[str, Any]
+    vocabulary: Vocabulary
+    limits: dict[str, int]
+    task: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    corpus: dict[str, Any] = field(default_factory=dict)
+    library_versions: dict[str, str] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A loaded model with its card."""
+
+    card: ModelCard
+    model: nnx.Module
+
+
+def flatten(params: nnx.State) -> dict[str, Any]:
+    """The leaves of ``params`` by path, as in ``encoder.blocks.0.mlp_norm.scale``."""
+    leaves = nnx.to_flat_state(params)
+    return {".".join(map(str, path)): variable.get_value() for path, variable in leaves}
+
+
+def digest(leaves: dict[str, Any]) -> str:
+    """SHA-256 over name, dtype, shape and bytes of every leaf, in the order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(leaves):
+        leaf = np.ascontiguousarray(jax.device_get(leaves[name]))
+        total.update(f"{name} {leaf.dtype} {leaf.shape}\n".encode())
+        total.update(leaf.tobytes())
+    return total.hexdigest()
+
+
+def save_model(root: Path, card: ModelCard, model: nnx.Module) -> Path:
+    """Writes the bundle under ``root`` and gives its directory, ``root/NAME/VERSION``.
+
+    The bundle appears under its name only when it is whole; an older one of that version is
+    replaced.
+    """
+    leaves = flatten(nnx.state(model, nnx.Param))
+    target = root / card.name / str(card.version)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
+        staged = Path(scratch).resolve() / "bundle"
+        staged.mkdir()
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(staged / "params", leaves)
+        # Orbax notes the directory that it wrote to, which is nobody's business and is never read.
+        (staged / "params" / "commit_success.txt").unlink(missing_ok=True)
+        write_card(staged, card, digest(leaves))
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(staged, target)
+    return target
+
+
+def write_card(bundle: Path, card: ModelCard, params_sha256: str) -> None:
+    """Writes ``model.json`` into a bundle's directory."""
+    content = {
+        "format_version": FORMAT_VERSION,
+        **asdict(card),
+        "vocabulary": card.vocabulary.to_json(),
+        "params_sha256": params_sha256,
+    }
+    staged = bundle / "model.json.part"
+    staged.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(staged, bundle / "model.json")
+
+
+def read_card(bundle: Path) -> tuple[ModelCard, str]:
+    """The card of a bundle and the digest that its parameters must have.
+
+    Raises:
+        CheckpointError: if ``model.json`` is missing, malformed or of another format.
+    """
+    path = bundle / "model.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format_version") != FORMAT_VERSION:
+            raise CheckpointError(f"{path}: expected format_version {FORMAT_VERSION}")
+        sha256 = content.pop("params_sha256")
+        vocabulary = Vocabulary.from_json(content.pop("vocabulary"))
+        card = ModelCard(vocabulary=vocabulary, **content)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a model.json, got no such file") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: expected the fields of a model: {error}") from error
+    if card.wiring not in WIRINGS:
+        raise CheckpointError(
+            f"{path}: wiring: expected one of {sorted(WIRINGS)}, got {card.wiring!r}"
+        )
+    return card, sha256
+
+
+def load_model(bundle: Path, sharding: jax.sharding.Sharding | None = None) -> Bundle:
+    """The model in the directory ``bundle``, its parameters placed by ``sharding``.
+
+    By default they go to the first device whole.
+
+    Raises:
+        CheckpointError: if a file is missing or damaged, or the parameters are not exactly those
+            that the config asks for.
+    """
+    card, expected_sha256 = read_card(bundle)
+    sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    wiring = WIRINGS[card.wiring]
+    try:
+        config = wiring.config(**card.config)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{bundle}: config: {error}") from error
+    model = nnx.eval_shape(lambda: wiring.model(config, rngs=nnx.Rngs(0)))
+    graph, abstract = nnx.split(model)
+    wanted = {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        for name, leaf in flatten(abstract).items()
+    }
+    leaves = _restore(bundle, wanted)
+    if (found := digest(leaves)) != expected_sha256:
+        raise CheckpointError(
+            f"{bundle}: expected parameters with SHA-256 {expected_sha256}, got {found}"
+        )
+    for path, variable in nnx.to_flat_state(abstract):
+        variable.set_value(leaves[".".join(map(str, path))])
+    return Bundle(card, nnx.merge(graph, abstract))
+
+
+def _restore(bundle: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    path = (bundle / "params").resolve()
+    # Orbax documents no closed set of errors for damaged files; whatever it raises means the same.
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            stored = checkpointer.metadata(path).item_metadata.tree
+            _require_same_leaves(bundle, wanted, stored)
+            return checkpointer.restore(path, wanted)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{bundle}: params cannot be read: {error}") from error
+
+
+def _require_same_leaves(bundle: Path, wanted: dict[str, Any], stored: dict[str, Any]) -> None:
+    faults = [f"missing {name}" for name in sorted(wanted.keys() - stored.keys())]
+    faults += [f"extra {name}" for name in sorted(stored.keys() - wanted.keys())]
+    for name in sorted(wanted.keys() & stored.keys()):
+        expected, got = wanted[name], stored[name]
+        if expected.shape != got.shape or expected.dtype != got.dtype:
+            faults.append(
+                f"{name}: expected {expected.dtype}{list(expected.shape)}, "
+                f"got {got.dtype}{list(got.shape)}"
+            )
+    if faults:
+        raise CheckpointError(f"{bundle}: " + "; ".join(faults))
+
+
+def num_params(model: nnx.Module) -> int:
+    """How many numbers the model learned."""
+    return sum(math.prod(leaf.shape) for leaf in flatten(nnx.state(model, nnx.Param)).values())
+
+
+def find_bundle(root: Path, name: str) -> Path:
+    """The directory of the highest version of ``name`` under ``root``.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    bundles = find_bundles(root)
+    if name not in bundles:
+        listed = ", ".join(sorted(bundles)) or "none"
+        raise CheckpointError(f"{root}: expected a model named {name!r}, found {listed}")
+    return bundles[name]
+
+
+def find_bundles(root: Path) -> dict[str, Path]:
+    """The directory of the highest version of every model under ``root``, by name."""
+    found: dict[str, Path] = {}
+    for card in sorted(root.glob("*/*/model.json")):
+        version, name = card.parent, card.parent.parent.name
+        if version.name.isdigit() and int(version.name) > int(getattr(found.get(name), "name", -1)):
+            found[name] = version
+    return found

@@ -1,0 +1,157 @@
+"""Text to token ids and back; the only copy, used by training and service alike.
+
+Pure numpy. Ids run over ``symbols`` first and ``specials`` last, so that a model which predicts
+symbols alone has one logit per symbol.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+UNKNOWN = "<unk>"
+MASK = "<mask>"
+BOS = "<bos>"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+NORMALIZATIONS = ("none", "letters")
+
+
+class UnknownSymbolError(ValueError):
+    """A text holds a symbol that the vocabulary lacks; ``position`` counts code points from 0."""
+
+    def __init__(self, symbol: str, position: int, alphabet: str) -> None:
+        super().__init__(
+            f"expected symbols of the alphabet {alphabet!r}, "
+            f"got {symbol!r} (U+{ord(symbol):04X}) at position {position}"
+        )
+        self.symbol = symbol
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedText:
+    """A text as the model sees it, with where each of its characters came from.
+
+    Character i of ``text`` stands for ``source[starts[i]:ends[i]]`` of the text that was given.
+    """
+
+    text: str
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """The symbols of a model, one character each, and how raw text becomes a string of them.
+
+    ``normalization`` is "none", or "letters": every run of characters outside A-Z and a-z becomes
+    one space, then lower case (the preprocessing of Dive into Deep Learning for its corpus). With
+    ``has_unknown``, the first symbol is ``<unk>`` and stands for whatever is missing.
+
+    Raises:
+        ValueError: if a token repeats, a symbol is not one character, or the normalisation is none
+            that exists.
+    """
+
+    symbols: tuple[str, ...]
+    specials: tuple[str, ...]
+    normalization: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.normalization not in NORMALIZATIONS:
+            raise ValueError(
+                f"normalization: expected one of {NORMALIZATIONS}, got {self.normalization!r}"
+            )
+        if len(set(self.tokens)) != len(self.tokens):
+            raise ValueError("symbols: expected every token once, got repeated ones")
+        odd = [symbol for symbol in self.characters if len(symbol) != 1]
+        if odd:
+            raise ValueError(f"symbols: expected single characters, got {odd[:5]}")
+
+    @classmethod
+    def english_letters(cls, special: str) -> Self:
+        """The book's vocabulary: an unknown token, the space and 26 letters, then ``special``."""
+        return cls(symbols=(UNKNOWN, " ", *LETTERS), specials=(special,), normalization="letters")
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Every token, in the order of the ids."""
+        return self.symbols + self.specials
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether the first symbol stands for characters that are missing."""
+        return bool(self.symbols) and self.symbols[0] == UNKNOWN
+
+    @property
+    def characters(self) -> tuple[str, ...]:
+        """The symbols that are characters of text."""
+        return self.symbols[1:] if self.has_unknown else self.symbols
+
+    @property
+    def alphabet(self) -> str:
+        """The characters in one string."""
+        return "".join(self.characters)
+
+    def special_id(self, special: str) -> int:
+        """The id of a special token.
+
+        Raises:
+            ValueError: if the vocabulary has no such token.
+        """
+        if special not in self.specials:
+            raise ValueError(f"expected one of {self.specials}, got {special!r}")
+        return len(self.symbols) + self.specials.index(special)
+
+    def normalize(self, text: str) -> NormalizedText:
+        """``text`` as training would have seen it, with the origin of every character."""
+        if self.normalization == "none":
+            return NormalizedText(text, tuple(range(len(text))), tuple(range(1, len(text) + 1)))
+        runs = [(found.start(), found.end()) for found in re.finditer("[A-Za-z]|[^A-Za-z]+", text)]
+        characters = (text[start:end] for start, end in runs)
+        normalized = "".join(c.lower() if c.isascii() and c.isalpha() else " " for c in characters)
+        starts, ends = zip(*runs, strict=True) if runs else ((), ())
+        return NormalizedText(normalized, starts, ends)
+
+    def encode(self, text: str) -> np.ndarray:
+        """The token ids of a text that is normalised already, as int32.
+
+        Raises:
+            UnknownSymbolError: if a symbol is missing and the vocabulary has no unknown token.
+        """
+        ids = {symbol: index for index, symbol in enumerate(self.symbols)}
+        encoded = np.fromiter((ids.get(c, -1) for c in text), dtype=np.int32, count=len(text))
+        missing = np.flatnonzero(encoded < 0)
+        if missing.size and not self.has_unknown:
+            position = int(missing[0])
+            raise UnknownSymbolError(text[position], position, self.alphabet)
+        encoded[missing] = 0
+        return encoded
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ``ids``; unknown and special tokens appear by name, as in ``<unk>``."""
+        return "".join(self.tokens[index] for index in ids)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``from_json`` takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The vocabulary that ``to_json`` wrote.
+
+        Raises:
+            ValueError: if ``data`` is not such an object.
+        """
+        try:
+            return cls(
+                symbols=tuple(data["symbols"]),
+                specials=tuple(data["specials"]),
+                normalization=data["normalization"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"vocabulary: expected symbols, specials, normalization: {error!r}"
+            ) from error

@@ -1,0 +1,1 @@
+"""The service: models over HTTP."""

@@ -1,0 +1,198 @@
+"""Rows of many requests, gathered into batches; asyncio, no JAX, no HTTP.
+
+One worker takes what is queued the moment it is free and never waits for more. What may share a
+batch has the same key; rows of the oldest request go first. A request fails or succeeds whole and
+gets exactly its own rows.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
+
+logger = logging.getLogger(__name__)
+
+Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One request's allowance and its account: monotonic ``deadline``, and seconds spent so far."""
+
+    deadline: float
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+    @classmethod
+    def within(cls, seconds: float) -> "Ticket":
+        """A ticket that runs out ``seconds`` from now."""
+        return cls(time.monotonic() + seconds)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Rows of one call that share a key, with what has come back."""
+
+    key: Hashable
+    rows: Sequence[Any]
+    ticket: Ticket
+    future: asyncio.Future[list[Any]]
+    queued_at: float
+    results: list[Any] = field(default_factory=list)
+    num_taken: int = 0
+
+
+class Batcher:
+    """A bounded queue in front of one worker thread.
+
+    ``run(key, rows)`` gives one result per row; ``capacity(key)`` is the most rows it takes at
+    once. At most ``max_rows`` rows wait at any time, whatever requests they belong to.
+    """
+
+    def __init__(self, run: Run, capacity: Callable[[Any], int], *, max_rows: int) -> None:
+        self._run = run
+        self._capacity = capacity
+        self._max_rows = max_rows
+        self._num_rows = 0
+        self._entries: deque[_Entry] = deque()
+        self._filled = asyncio.Event()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._worker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Starts the worker."""
+        self._worker = asyncio.create_task(self._work(), name="batcher")
+
+    async def stop(self) -> None:
+        """Stops the worker; what is still queued fails with ``NotReady``."""
+        if self._worker:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        self._executor.shutdown(wait=True)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the worker takes rows."""
+        return self._worker is not None and not self._worker.done()
+
+    async def submit(self, groups: Sequence[tuple[Hashable, Any]], ticket: Ticket) -> list[Any]:
+        """The results of (key, row) pairs, in order.
+
+        Raises:
+            Overloaded: if the queue has no room for the rows now.
+            TooLarge: if it never has.
+            DeadlineExceeded: if the ticket runs out first.
+            NotReady: if the worker is down.
+        """
+        if not self.is_alive:
+            raise NotReady("expected a running worker, got none")
+        if len(groups) > self._max_rows:
+            raise TooLarge(f"expected at most {self._max_rows} rows a request, got {len(groups)}")
+        if self._num_rows + len(groups) > self._max_rows:
+            raise Overloaded(f"the queue is full: {self._num_rows} of {self._max_rows} rows wait")
+        by_key: dict[Hashable, list[int]] = {}
+        for index, (key, _) in enumerate(groups):
+            by_key.setdefault(key, []).append(index)
+        entries = [
+            self._enqueue(key, [groups[i][1] for i in indices], ticket)
+            for key, indices in by_key.items()
+        ]
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + _left(ticket)):
+                parts = await asyncio.gather(*(entry.future for entry in entries))
+        except TimeoutError:
+            raise DeadlineExceeded("the answer was not ready in time") from None
+        finally:
+            for entry in entries:
+                entry.future.cancel()
+        results: list[Any] = [None] * len(groups)
+        for indices, part in zip(by_key.values(), parts, strict=True):
+            for index, result in zip(indices, part, strict=True):
+                results[index] = result
+        return results
+
+    def _enqueue(self, key: Hashable, rows: Sequence[Any], ticket: Ticket) -> _Entry:
+        future = asyncio.get_running_loop().create_future()
+        entry = _Entry(key, rows, ticket, future, time.monotonic())
+        self._entries.append(entry)
+        self._num_rows += len(rows)
+        self._filled.set()
+        return entry
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                await self._filled.wait()
+                if batch := self._take():
+                    await self._serve(batch)
+        finally:
+            for entry in self._entries:
+                _fail(entry, NotReady("the worker has stopped"))
+            self._entries.clear()
+
+    def _take(self) -> list[tuple[_Entry, int]]:
+        """The next batch, as (entry, number of its rows) pairs of one key."""
+        self._drop_abandoned()
+        if not self._entries:
+            self._filled.clear()
+            return []
+        key = self._entries[0].key
+        room = self._capacity(key)
+        batch = []
+        for entry in self._entries:
+            if entry.key == key and room:
+                count = min(room, len(entry.rows) - entry.num_taken)
+                batch.append((entry, count))
+                entry.num_taken += count
+                room -= count
+        self._num_rows -= sum(count for _, count in batch)
+        self._entries = deque(e for e in self._entries if e.num_taken < len(e.rows))
+        return batch
+
+    def _drop_abandoned(self) -> None:
+        """Forgets what nobody waits for any more: cancelled, failed or past its deadline."""
+        kept = deque(entry for entry in self._entries if not entry.future.done())
+        self._num_rows = sum(len(entry.rows) - entry.num_taken for entry in kept)
+        self._entries = kept
+
+    async def _serve(self, batch: list[tuple[_Entry, int]]) -> None:
+        key = batch[0][0].key
+        rows: list[Any] = []
+        started = time.monotonic()
+        for entry, count in batch:
+            rows += entry.rows[entry.num_taken - count : entry.num_taken]
+            entry.ticket.queue_s += started - entry.queued_at
+        loop = asyncio.get_running_loop()
+        # Whatever a batch raises belongs to its own requests; the worker goes on.
+        try:
+            results = await loop.run_in_executor(self._executor, self._run, key, rows)
+            if len(results) != len(rows):
+                raise RuntimeError(f"expected {len(rows)} results, got {len(results)}")
+        except Exception as error:  # noqa: BLE001
+            logger.warning("a batch of %d rows for %s failed: %r", len(rows), key, error)
+            for entry, _ in batch:
+                _fail(entry, error)
+            return
+        finished = time.monotonic()
+        for entry, count in batch:
+            entry.ticket.compute_s += finished - started
+            entry.queued_at = finished
+            entry.results += results[:count]
+            results = results[count:]
+            if len(entry.results) == len(entry.rows) and not entry.future.done():
+                entry.future.set_result(entry.results)
+
+
+def _left(ticket: Ticket) -> float:
+    return max(ticket.deadline - time.monotonic(), 0.0)
+
+
+def _fail(entry: _Entry, error: Exception) -> None:
+    if not entry.future.done():
+        entry.future.set_exception(error)

@@ -1,0 +1,177 @@
+"""Compiled functions of one model over a closed set of shapes; synchronous, no HTTP.
+
+A program takes rows of different lengths. Rows are padded in numpy to one of the program's
+(batch, length) shapes; every shape is compiled and run once before the first request, so nothing
+is ever compiled for one.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from models.checkpoint import Bundle
+from service.errors import NonFiniteOutput, TooLarge
+
+Row = dict[str, Any]
+Result = dict[str, np.ndarray]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ragged:
+    """The argument of a program that differs in length from row to row."""
+
+    name: str
+    dtype: type[np.generic]
+    trailing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A function of a model over rows.
+
+    ``function(model, ragged, lengths, *scalars)`` gives named arrays, one row each. ``grid`` holds
+    the (batch, length) shapes; for every length there is a batch of 1. ``scalars`` are the further
+    values of a row with the value that padding rows take.
+    """
+
+    name: str
+    function: Callable[..., dict[str, Any]]
+    ragged: Ragged
+    scalars: tuple[tuple[str, np.generic], ...] = ()
+    grid: tuple[tuple[int, int], ...]
+
+    def bucket(self, length: int) -> int:
+        """The shortest compiled length that holds ``length``.
+
+        Raises:
+            TooLarge: if none does.
+        """
+        fitting = [size for _, size in self.grid if size >= length]
+        if not fitting:
+            longest = max(size for _, size in self.grid)
+            raise TooLarge(f"expected at most {longest} tokens, got {length}")
+        return min(fitting)
+
+    def batch_sizes(self, bucket: int) -> list[int]:
+        """The compiled batch sizes at that length, ascending."""
+        return sorted(batch for batch, size in self.grid if size == bucket)
+
+
+class Engine:
+    """One model's programs, compiled for one device."""
+
+    def __init__(self, bundle: Bundle, programs: Sequence[Program]) -> None:
+        self.programs = {program.name: program for program in programs}
+        self._graph, self._state = nnx.split(bundle.model)
+        self._compiled: dict[tuple[str, int, int], Callable[..., dict[str, jax.Array]]] = {}
+        self._lock = threading.Lock()
+
+    def warm_up(self, progress: Progress) -> None:
+        """Compiles every program at every shape and runs it once on padding."""
+        for program in self.programs.values():
+            for batch, length in program.grid:
+                progress(f"{program.name} {batch}x{length}")
+                arguments = _collate(program, [], batch, length)
+                self._compiled[program.name, batch, length] = self._compile(program, arguments)
+                self._call(program, batch, length, arguments)
+
+    def _compile(
+        self, program: Program, arguments: Sequence[np.ndarray]
+    ) -> Callable[..., dict[str, jax.Array]]:
+        graph = self._graph
+
+        def function(state: nnx.State, *arrays: jax.Array) -> dict[str, jax.Array]:
+            return program.function(nnx.merge(graph, state), *arrays)
+
+        return jax.jit(function).lower(self._state, *arguments).compile()
+
+    def run(self, name: str, rows: Sequence[Row]) -> list[Result]:
+        """The results of ``rows``, in order, each with its padding still on.
+
+        The rows must fit one compiled shape.
+
+        Raises:
+            NonFiniteOutput: if a result holds NaN or infinity.
+        """
+        program = self.programs[name]
+        longest = max(len(row[program.ragged.name]) for row in rows)
+        length = program.bucket(longest)
+        batch = min(size for size in program.batch_sizes(length) if size >= len(rows))
+        arguments = _collate(program, rows, batch, length)
+        outputs = self._call(program, batch, length, arguments)
+        results = [{key: array[i] for key, array in outputs.items()} for i in range(len(rows))]
+        for key, array in outputs.items():
+            if array.dtype.kind == "f" and not np.isfinite(array[: len(rows)]).all():
+                raise NonFiniteOutput(f"{name}: {key} holds NaN or infinity")
+        return results
+
+    def _call(
+        self, program: Program, batch: int, length: int, arguments: Sequence[np.ndarray]
+    ) -> Result:
+        with self._lock:
+            outputs = self._compiled[program.name, batch, length](self._state, *arguments)
+            return {key: np.asarray(array) for key, array in outputs.items()}
+
+
+class Slot(NamedTuple):
+    """Where rows can share a batch: one engine, one program, one compiled length."""
+
+    engine: Engine
+    program: str
+    bucket: int
+
+    def run(self, rows: Sequence[Row]) -> list[Result]:
+        """The results of ``rows``, in order."""
+        return self.engine.run(self.program, rows)
+
+    def capacity(self) -> int:
+        """The most rows of one call."""
+        return max(self.engine.programs[self.program].batch_sizes(self.bucket))
+
+
+def make_grid(
+    max_len: int, *, batch_sizes: Sequence[int], shortest: int, factor: int, max_tokens: int
+) -> tuple[tuple[int, int], ...]:
+    """The (batch, length) shapes of a program.
+
+    Lengths grow from ``shortest`` by ``factor`` and end with ``max_len``; every length has a batch
+    of 1 and those of ``batch_sizes`` that hold no more than ``max_tokens`` tokens.
+    """
+    lengths = []
+    length = shortest
+    while length < max_len:
+        lengths.append(length)
+        length *= factor
+    lengths.append(max_len)
+    return tuple(
+        (batch, length)
+        for length in lengths
+        for batch in sorted({1, *batch_sizes})
+        if batch == 1 or batch * length <= max_tokens
+    )
+
+
+def _collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> list[np.ndarray]:
+    """The arguments of a call: rows padded with zeros to ``length``, then rows of padding.
+
+    A row of padding has length 1, so that no average is ever over nothing.
+    """
+    ragged = program.ragged
+    padded = np.zeros((batch, length, *ragged.trailing), dtype=ragged.dtype)
+    lengths = np.ones(batch, dtype=np.int32)
+    for index, row in enumerate(rows):
+        values = row[ragged.name]
+        padded[index, : len(values)] = values
+        lengths[index] = len(values)
+    arguments = [padded, lengths]
+    for name, default in program.scalars:
+        column = np.full(batch, default)
+        column[: len(rows)] = [row[name] for row in rows]
+        arguments.append(column)
+    return arguments

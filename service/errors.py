@@ -1,0 +1,63 @@
+"""What can go wrong with a request, free of HTTP; ``app.py`` maps these to answers.
+
+TriwireError
++- InvalidInput        a value of the request is wrong
++- MalformedRequest    the request is not JSON in UTF-8
++- UnsupportedMedia    the body is of a type that the call does not take
++- TooLarge            the body, or what was asked for, exceeds a limit
++- ModelNotFound       no model of that name is loaded
++- NotReady            models are still loading, or the worker is down
++- Overloaded          the queue is full
++- DeadlineExceeded    the answer was not ready in time
++- NonFiniteOutput     a model gave NaN or infinity
+"""
+
+
+class TriwireError(Exception):
+    """A request that cannot be answered; ``param`` names the field at fault, where one is."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(f"{param}: {message}" if param else message)
+        self.param = param
+
+
+class InvalidInput(TriwireError):
+    """A value of the request is wrong; the message says what was expected and what came."""
+
+
+class MalformedRequest(TriwireError):
+    """The request is not JSON in UTF-8."""
+
+
+class UnsupportedMedia(TriwireError):
+    """The body is of a type that the call does not take."""
+
+
+class TooLarge(TriwireError):
+    """The body, or what was asked for, exceeds a limit."""
+
+
+class ModelNotFound(TriwireError):
+    """No model of that name is loaded."""
+
+
+class NotReady(TriwireError):
+    """Models are still loading, or the worker is down."""
+
+
+class Overloaded(TriwireError):
+    """The queue is full."""
+
+
+class DeadlineExceeded(TriwireError):
+    """The answer was not ready in time."""
+
+
+class NonFiniteOutput(TriwireError):
+    """A model gave NaN or infinity."""
+
+
+def excerpt(value: object, limit: int = 40) -> str:
+    """``value`` as a message may show it: quoted, and cut where it is long."""
+    shown = repr(value)
+    return shown if len(shown) <= limit else f"{shown[:limit]}... ({len(shown)} characters)"

@@ -1,0 +1,26 @@
+"""``/livez`` says that the process answers, ``/readyz`` that it can serve."""
+
+from fastapi import APIRouter
+
+from service.dependencies import ContextDep
+from service.errors import NotReady
+from service.transport import JsonResponse
+
+router = APIRouter()
+
+
+@router.get("/livez")
+async def get_livez() -> JsonResponse:
+    """The process is alive."""
+    return JsonResponse({"status": "alive"})
+
+
+@router.get("/readyz")
+@router.get("/health")
+async def get_readyz(context: ContextDep) -> JsonResponse:
+    """Models are loaded and compiled, and the worker runs; 503 otherwise."""
+    if not context.registry.is_loaded:
+        raise NotReady("models are still loading")
+    if not context.batcher.is_alive:
+        raise NotReady("expected a running worker, got none")
+    return JsonResponse({"status": "ready", "models": sorted(context.registry.models)})

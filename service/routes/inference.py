@@ -1,0 +1,84 @@
+"""``POST /v1/...``: the native calls."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+
+from service.dependencies import ContextDep, TicketDep
+from service.schemas import CompletionRequest, DecodeRequest, FillMaskRequest, LatentsRequest
+from service.tasks.complete import CompletionAnswer, complete
+from service.tasks.decode import DecodeAnswer, decode
+from service.tasks.fill_mask import FillMaskAnswer, fill_mask
+from service.tasks.latents import LatentsAnswer, latents
+from service.transport import JsonResponse, StrictRoute
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetail:
+    """What went wrong; ``param`` names the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorAnswer, "description": "Malformed JSON or undecodable text"},
+    404: {"model": ErrorAnswer, "description": "No such model"},
+    413: {"model": ErrorAnswer, "description": "Body or answer too large"},
+    415: {"model": ErrorAnswer, "description": "Not application/json"},
+    422: {
+        "model": ErrorAnswer,
+        "description": "A value is wrong: which, what was expected, what came",
+    },
+    429: {"model": ErrorAnswer, "description": "Queue full; see Retry-After"},
+    503: {"model": ErrorAnswer, "description": "Loading or draining; see Retry-After"},
+    504: {"model": ErrorAnswer, "description": "Deadline passed"},
+}
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=ERRORS)
+
+
+@router.post("/fill-mask", responses={200: {"model": FillMaskAnswer}})
+async def post_fill_mask(
+    body: FillMaskRequest, context: ContextDep, ticket: TicketDep
+) -> JsonResponse:
+    """Candidates for every mask in one or many texts."""
+    return await _encoded(await fill_mask(context, body, ticket))
+
+
+@router.post("/decode", responses={200: {"model": DecodeAnswer}})
+async def post_decode(body: DecodeRequest, context: ContextDep, ticket: TicketDep) -> JsonResponse:
+    """Decodes one or many sources, with cross-attention maps on request."""
+    return await _encoded(await decode(context, body, ticket))
+
+
+@router.post("/latents", responses={200: {"model": LatentsAnswer}})
+async def post_latents(
+    body: LatentsRequest, context: ContextDep, ticket: TicketDep
+) -> JsonResponse:
+    """Reads one or many long inputs into a fixed number of latent vectors."""
+    return await _encoded(await latents(context, body, ticket))
+
+
+@router.post("/completions", responses={200: {"model": CompletionAnswer}})
+async def post_completions(
+    body: CompletionRequest, context: ContextDep, ticket: TicketDep
+) -> JsonResponse:
+    """Continues one or many texts; the OpenAI schema."""
+    return await _encoded(await complete(context, body, ticket))
+
+
+async def _encoded(answer: Any) -> JsonResponse:
+    return await run_in_threadpool(JsonResponse, answer)

@@ -1,0 +1,169 @@
+"""Requests as they come over the wire, and nothing else.
+
+Unknown fields, NaN, infinities and numbers in strings are refused.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.encoding import Encoding
+
+Index = Annotated[int, Field(ge=0)]
+
+
+class Request(BaseModel):
+    """What every request shares."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+    model: str | None = Field(
+        default=None,
+        description="Name of a loaded model; by default the only one that can do the task.",
+        examples=[None],
+    )
+
+
+class AttentionRequest(BaseModel):
+    """Which attention weights to return, and how."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    layers: Literal["all"] | list[Index] = Field(
+        default="all", description="Layers, counted from 0."
+    )
+    heads: Literal["all", "mean"] | list[Index] = Field(
+        default="all", description="Heads, counted from 0, or their mean."
+    )
+    encoding: Encoding = Field(default="float", description="Nested lists, or base64 of float32.")
+
+
+Attention = Annotated[
+    bool | AttentionRequest | None,
+    Field(description="true for all attention weights, or an object that chooses some."),
+]
+
+
+class FillMaskRequest(Request):
+    """Texts with masks to fill."""
+
+    inputs: str | list[str] = Field(
+        description="One text or a list; every text holds at least one mask.",
+        examples=["the time trave<mask>ler"],
+    )
+    top_k: int | None = Field(
+        default=None,
+        ge=1,
+        description="Candidates per mask: by default 5, or as many as there are targets.",
+        examples=[3],
+    )
+    targets: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="Only these symbols as candidates; scores are not renormalised.",
+        examples=[None],
+    )
+    mask_token: str = Field(
+        default="<mask>",
+        min_length=1,
+        description="The placeholder that stands for a mask in inputs.",
+    )
+    evidence: Literal[False] = Field(
+        default=False,
+        description="What each side of a mask was worth; not served yet, leave it false.",
+    )
+    attention: Attention = Field(default=None, examples=[None])
+
+
+class DecodeRequest(Request):
+    """Sources for an encoder-decoder."""
+
+    inputs: str | list[str] = Field(
+        description="One source or a list, in the model's alphabet.", examples=["abcdefghijkl"]
+    )
+    max_new_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens to decode, by default as many as the task needs.",
+    )
+    attention: Attention = Field(default=None, examples=[True])
+    stream: Literal[False] = Field(
+        default=False, description="Server-sent events; not served yet, leave it false."
+    )
+
+
+class EncodedArray(BaseModel):
+    """An array as base64."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    data: str = Field(description="Base64 of row-major little-endian values.")
+    dtype: Literal["float32", "float64"] = "float32"
+    shape: list[Index] = Field(min_length=2, max_length=3, description="[N, D] or [B, N, D].")
+
+
+class LatentsRequest(Request):
+    """Long inputs to be read into latents: ``inputs`` or ``features``, not both."""
+
+    inputs: str | list[str] | None = Field(
+        default=None, description="One text or a list.", examples=["the time traveller"]
+    )
+    features: EncodedArray | list[object] | None = Field(
+        default=None,
+        description="N vectors of the model's width, a list of such inputs, or base64.",
+        examples=[None],
+    )
+    encoding_format: Encoding = Field(
+        default="float", description="Nested lists, or base64 of float32."
+    )
+    reconstruct: Literal[False] = Field(
+        default=False,
+        description="Read the text back out of the latents; not served yet, leave it false.",
+    )
+
+
+class CompletionRequest(Request):
+    """The OpenAI completions schema, for a decoder."""
+
+    prompt: str | list[str] | None = Field(
+        default=None, description="One text to continue or a list; by default an empty one."
+    )
+    max_tokens: int = Field(default=16, ge=1, description="Tokens to generate for each choice.")
+    temperature: float = Field(default=1.0, ge=0, le=2, description="0 takes the likeliest token.")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="Keeps the likeliest tokens of this mass."
+    )
+    n: int = Field(default=1, ge=1, le=16, description="Choices per prompt.")
+    stop: str | list[str] | None = Field(
+        default=None, description="Up to 4 strings that end a completion; they are not returned."
+    )
+    seed: int | None = Field(
+        default=None, ge=0, lt=2**63, description="The same seed draws the same completion."
+    )
+    echo: bool = Field(default=False, description="Whether the prompt comes before the completion.")
+    logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=5,
+        description="Log-probabilities of the tokens and of this many others.",
+    )
+    stream: Literal[False] = Field(
+        default=False, description="Server-sent events; not served yet, leave it false."
+    )
+    user: str | None = Field(default=None, description="Accepted as the schema has it; not used.")
+
+
+FIELD_NAMES = frozenset(
+    name
+    for schema in (
+        AttentionRequest,
+        EncodedArray,
+        FillMaskRequest,
+        DecodeRequest,
+        LatentsRequest,
+        CompletionRequest,
+    )
+    for name in schema.model_fields
+)

@@ -1,0 +1,95 @@
+"""What every task needs: models, the queue, limits; and the checks that tasks share."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from service.batcher import Batcher, Ticket
+from service.engine import Result, Row, Slot
+from service.errors import InvalidInput, MalformedRequest
+from service.registry import LoadedModel, Registry
+from service.settings import Settings
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts of the service that tasks work with."""
+
+    registry: Registry
+    batcher: Batcher
+    settings: Settings
+
+    async def run(
+        self, model: LoadedModel, program: str, rows: Sequence[Row], ticket: Ticket
+    ) -> list[Result]:
+        """The results of ``rows`` by one of the model's programs, in order."""
+        ragged = model.engine.programs[program].ragged.name
+        bucket = model.engine.programs[program].bucket
+        slots = [Slot(model.engine, program, bucket(len(row[ragged]))) for row in rows]
+        return await self.batcher.submit(list(zip(slots, rows, strict=True)), ticket)
+
+    def texts(self, inputs: str | list[str], param: str = "inputs") -> list[tuple[str, str]]:
+        """The texts of a request, each with the name of its field.
+
+        Raises:
+            InvalidInput: if there are none or too many, or one is too long.
+            MalformedRequest: if one holds a lone surrogate.
+        """
+        if isinstance(inputs, str):
+            named = [(param, inputs)]
+        else:
+            named = [(f"{param}[{index}]", text) for index, text in enumerate(inputs)]
+        self.require_count(len(named), param)
+        for name, text in named:
+            if len(text) > self.settings.max_text_len:
+                raise InvalidInput(
+                    f"expected at most {self.settings.max_text_len} characters, got {len(text)}",
+                    name,
+                )
+            require_scalar_values(text, name)
+        return named
+
+    def require_count(self, count: int, param: str) -> None:
+        """Checks how many inputs a request holds.
+
+        Raises:
+            InvalidInput: if there are none or too many.
+        """
+        if not 1 <= count <= self.settings.max_inputs:
+            raise InvalidInput(
+                f"expected 1 to {self.settings.max_inputs} inputs, got {count}", param
+            )
+
+
+def require_scalar_values(text: str, param: str) -> None:
+    """Checks that ``text`` can be written in UTF-8.
+
+    Raises:
+        MalformedRequest: if it holds a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MalformedRequest(
+            f"expected text in Unicode, got a lone surrogate at position {error.start}", param
+        ) from None
+
+
+def require_length(length: int, limits: dict[str, int], param: str) -> None:
+    """Checks a length in tokens against what a model takes.
+
+    Raises:
+        InvalidInput: if it is outside.
+    """
+    low, high = limits["min_len"], limits["max_len"]
+    if not low <= length <= high:
+        wanted = f"exactly {low}" if low == high else f"{low} to {high}"
+        raise InvalidInput(f"expected {wanted} symbols, got {length}", param)
+
+
+async def off_loop(function: Callable[[], Answer]) -> Answer:
+    """The result of ``function``, worked out in a thread so that others are served meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(None, function)

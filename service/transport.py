@@ -1,0 +1,145 @@
+"""What surrounds every request: body limit, strict JSON, request id and timing headers."""
+
+import logging
+import secrets
+import string
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.encoding import to_json
+from service.errors import MalformedRequest, TooLarge, UnsupportedMedia, excerpt
+
+MAX_REQUEST_ID = 128
+_PRINTABLE = frozenset(string.ascii_letters + string.digits + "-_.:/+=@")
+
+logger = logging.getLogger(__name__)
+
+
+class StrictRequest(Request):
+    """A request whose body is read up to a limit and parsed as JSON to the letter."""
+
+    async def body(self) -> bytes:
+        """The body.
+
+        Raises:
+            TooLarge: as soon as it exceeds the limit.
+        """
+        if not hasattr(self, "_body"):
+            limit = self.app.state.context.settings.max_body_bytes
+            declared = self.headers.get("content-length", "")
+            if declared.isdigit() and int(declared) > limit:
+                raise TooLarge(f"expected a body of at most {limit} bytes, got {declared}")
+            chunks, size = [], 0
+            async for chunk in self.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise TooLarge(f"expected a body of at most {limit} bytes, got more")
+                chunks.append(chunk)
+            self._body = b"".join(chunks)
+        return self._body
+
+    async def json(self) -> Any:
+        """The body as JSON; NaN, lone surrogates and bytes that are no UTF-8 are refused.
+
+        Raises:
+            UnsupportedMedia: if the body is not said to be JSON.
+            MalformedRequest: if it is not.
+        """
+        if not hasattr(self, "_json"):
+            body = await self.body()
+            try:
+                self._json = orjson.loads(body)
+            except orjson.JSONDecodeError as error:
+                raise MalformedRequest(f"expected a body of JSON in UTF-8: {error}") from None
+        return self._json
+
+
+class StrictRoute(APIRoute):
+    """A route that takes JSON and nothing else."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, over a ``StrictRequest``."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            if request.method == "POST":
+                kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+                if kind != "application/json":
+                    raise UnsupportedMedia(
+                        f"expected application/json, got {excerpt(kind) if kind else 'none'}",
+                        "Content-Type",
+                    )
+            strictly = StrictRequest(request.scope, request.receive)
+            if request.method == "POST":
+                # Read here, because FastAPI answers whatever its own reading raises with 400.
+                await strictly.json()
+            return await handler(strictly)
+
+        return strict
+
+
+class JsonResponse(Response):
+    """An answer written by orjson: dataclasses and numpy arrays as they are."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """``content`` as bytes."""
+        return to_json(content)
+
+
+class Envelope:
+    """Gives every answer an ``X-Request-Id`` and a ``Server-Timing`` header, and logs it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.monotonic()
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id(Headers(scope=scope))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                total_s = time.monotonic() - started
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = state["request_id"]
+                headers["Server-Timing"] = server_timing(state.get("ticket"), total_s)
+                logger.info(
+                    "%s %s %d %.1f ms %s",
+                    scope["method"],
+                    scope["path"],
+                    message["status"],
+                    1000 * total_s,
+                    state["request_id"],
+                )
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def request_id(headers: Headers) -> str:
+    """The caller's ``X-Request-Id`` where it is a sane one, else a new one."""
+    given = headers.get("x-request-id", "")
+    if 0 < len(given) <= MAX_REQUEST_ID and _PRINTABLE.issuperset(given):
+        return given
+    return secrets.token_hex(12)
+
+
+def server_timing(ticket: Any, total_s: float) -> str:
+    """The value of a ``Server-Timing`` header, in milliseconds."""
+    spent = {"total": total_s}
+    if ticket:
+        spent = {"queue": ticket.queue_s, "compute": ticket.compute_s, **spent}
+    return ", ".join(f"{name};dur={1000 * seconds:.2f}" for name, seconds in spent.items())

@@ -1,0 +1,1 @@
+"""Offline training: data, objectives, the loop, evaluation, plots and a command line."""

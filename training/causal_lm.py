@@ -1,0 +1,123 @@
+"""Recipe 4: a causal decoder over the same windows, the one-sided baseline of recipe 1.
+
+Source: Dive into Deep Learning (2026), "Encoders, Decoders, and Cross-Attention".
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from models.blocks import TransformerConfig
+from models.decoder import CausalLanguageModel
+from models.vocabulary import BOS, Vocabulary
+from training import plots
+from training.corpus import Corpus, unigram_entropy
+from training.recipe import Figures, Identity, smoothed_losses
+from training.step import Batch, Optimization, jitted, token_losses
+from training.text_windows import WINDOW, TextWindows
+
+EVALUATION_BATCH = 500
+INTERIOR = slice(16, 48)
+
+vocabulary = Vocabulary.english_letters(BOS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLMRecipe:
+    """Every character of a window is predicted from those before it, the first from ``<bos>``."""
+
+    corpus: Corpus
+    config: TransformerConfig
+    optimization: Optimization
+    seed: int = 0
+
+    @classmethod
+    def book(cls, corpus: Corpus) -> Self:
+        """Sizes and steps of the masked recipe: 2,000 steps, about 8 minutes on 2 CPU cores."""
+        return cls(
+            corpus=corpus,
+            config=TransformerConfig.book(len(vocabulary.symbols)),
+            optimization=Optimization(num_steps=2000, batch_size=64, learning_rate=1e-3),
+        )
+
+    @classmethod
+    def debug(cls, corpus: Corpus) -> Self:
+        """Seconds; learns nothing worth serving."""
+        return cls(
+            corpus=corpus,
+            config=TransformerConfig.debug(len(vocabulary.symbols)),
+            optimization=Optimization(num_steps=4, batch_size=8, learning_rate=1e-3),
+        )
+
+    @property
+    def windows(self) -> TextWindows:
+        """The windows to train on and to validate with."""
+        return TextWindows(self.corpus, self.seed)
+
+    def identity(self) -> Identity:
+        """What the bundle will say of itself."""
+        return Identity(
+            name="causal-lm",
+            wiring="decoder",
+            config=self.config,
+            vocabulary=vocabulary,
+            limits={"min_len": 0, "max_len": self.config.max_seq_len - 1},
+            task={"name": "complete"},
+            corpus=self.corpus.describe(),
+        )
+
+    def batch(self, step: int) -> Batch:
+        """Windows, whole."""
+        return {"targets": self.windows.train(step, self.optimization.batch_size)}
+
+    def loss(self, model: CausalLanguageModel, batch: Batch) -> Float[Array, ""]:
+        """Mean cross-entropy over all characters, in nats."""
+        return jnp.mean(_losses(model, batch["targets"])[1])
+
+    def training_figures(self, losses: list[float]) -> Figures:
+        """Loss along the way, mean of the last 50 steps."""
+        return {"loss_at_step": smoothed_losses(losses, (500, 1000, 2000), 50)}
+
+    def evaluate(self, model: CausalLanguageModel) -> Figures:
+        """Accuracy and loss by position on the validation windows."""
+        tokens = self.windows.validation()
+        measure = jitted(model, _losses)
+        parts = [
+            [np.asarray(part) for part in measure(tokens[first : first + EVALUATION_BATCH])]
+            for first in range(0, len(tokens), EVALUATION_BATCH)
+        ]
+        hits, losses = (np.concatenate(column) for column in zip(*parts, strict=True))
+        by_position = losses.mean(axis=0)
+        return {
+            "accuracy": float(hits.mean()),
+            "validation_loss": float(losses.mean()),
+            "validation_loss_at": {
+                "position_0": float(by_position[0]),
+                f"position_{WINDOW - 1}": float(by_position[-1]),
+                "interior_mean": float(by_position[INTERIOR].mean()),
+            },
+            "validation_loss_by_position": by_position.tolist(),
+            "unigram_entropy": unigram_entropy(self.corpus.tokens),
+        }
+
+    def plot(self, model: CausalLanguageModel, figures: Figures, directory: Path) -> None:
+        """Draws the loss by position."""
+        plots.loss_by_position(
+            directory / "loss_by_position.png",
+            {"causal decoder": figures["validation_loss_by_position"]},
+            figures["unigram_entropy"],
+        )
+
+
+def _losses(
+    model: CausalLanguageModel, tokens: Int[Array, "B T"]
+) -> tuple[Bool[Array, "B T"], Float[Array, "B T"]]:
+    batch, size = tokens.shape
+    bos = jnp.full((batch, 1), model.config.special_id, tokens.dtype)
+    inputs = jnp.concatenate([bos, tokens[:, :-1]], axis=1)
+    logits = model(inputs, jnp.full(batch, size))
+    return jnp.argmax(logits, axis=-1) == tokens, token_losses(logits, tokens)
