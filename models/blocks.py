@@ -9,7 +9,7 @@ Shazeer (2020), arXiv:2002.05202; RMSNorm from Zhang and Sennrich (2019), arXiv:
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -179,12 +179,12 @@ class TransformerConfig:
         return self.vocab_size
 
     @classmethod
-    def book(cls, vocab_size: int) -> Self:
+    def book(cls, vocab_size: int) -> "TransformerConfig":
         """The published sizes: D 128, 4 heads, 4 blocks, 64 positions."""
         return cls(vocab_size=vocab_size, embed_dim=128, num_heads=4, num_layers=4, max_seq_len=64)
 
     @classmethod
-    def debug(cls, vocab_size: int) -> Self:
+    def debug(cls, vocab_size: int) -> "TransformerConfig":
         """Small enough to train in seconds."""
         return cls(vocab_size=vocab_size, embed_dim=16, num_heads=2, num_layers=2, max_seq_len=64)
 

@@ -7,7 +7,7 @@ Source: Dive into Deep Learning (2026), "Encoders, Decoders, and Cross-Attention
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ class EncoderDecoderConfig:
         return BlockConfig(embed_dim=self.embed_dim, num_heads=self.num_heads)
 
     @classmethod
-    def book(cls, vocab_size: int, bos_id: int) -> Self:
+    def book(cls, vocab_size: int, bos_id: int) -> "EncoderDecoderConfig":
         """The published recipe: D 128, 4 heads, one block on either side, 12 positions."""
         return cls(
             vocab_size=vocab_size,
@@ -71,7 +71,7 @@ class EncoderDecoderConfig:
         )
 
     @classmethod
-    def debug(cls, vocab_size: int, bos_id: int) -> Self:
+    def debug(cls, vocab_size: int, bos_id: int) -> "EncoderDecoderConfig":
         """Small enough to train in seconds."""
         return cls(
             vocab_size=vocab_size,

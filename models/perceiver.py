@@ -16,7 +16,7 @@ et al. (2021), arXiv:2107.14795, section 3.2; sizes from Dive into Deep Learning
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +71,7 @@ class PerceiverConfig:
         return self.vocab_size
 
     @classmethod
-    def book(cls, vocab_size: int) -> Self:
+    def book(cls, vocab_size: int) -> "PerceiverConfig":
         """The published sizes: M 64, D 256, 4 heads, 2 blocks; any length to 8,192."""
         return cls(
             vocab_size=vocab_size,
@@ -83,7 +83,7 @@ class PerceiverConfig:
         )
 
     @classmethod
-    def debug(cls, vocab_size: int) -> Self:
+    def debug(cls, vocab_size: int) -> "PerceiverConfig":
         """Small enough to train in seconds."""
         return cls(
             vocab_size=vocab_size,

@@ -7,7 +7,7 @@ symbols alone has one logit per symbol.
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Vocabulary:
             raise ValueError(f"symbols: expected single characters, got {odd[:5]}")
 
     @classmethod
-    def english_letters(cls, special: str) -> Self:
+    def english_letters(cls, special: str) -> "Vocabulary":
         """The book's vocabulary: an unknown token, the space and 26 letters, then ``special``."""
         return cls(symbols=(UNKNOWN, " ", *LETTERS), specials=(special,), normalization="letters")
 
@@ -139,7 +139,7 @@ class Vocabulary:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: dict[str, Any]) -> "Vocabulary":
         """The vocabulary that ``to_json`` wrote.
 
         Raises:

@@ -5,7 +5,6 @@ Source: Dive into Deep Learning (2026), "Encoders, Decoders, and Cross-Attention
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +35,7 @@ class CausalLMRecipe:
     seed: int = 0
 
     @classmethod
-    def book(cls, corpus: Corpus) -> Self:
+    def book(cls, corpus: Corpus) -> "CausalLMRecipe":
         """Sizes and steps of the masked recipe: 2,000 steps, about 8 minutes on 2 CPU cores."""
         return cls(
             corpus=corpus,
@@ -45,7 +44,7 @@ class CausalLMRecipe:
         )
 
     @classmethod
-    def debug(cls, corpus: Corpus) -> Self:
+    def debug(cls, corpus: Corpus) -> "CausalLMRecipe":
         """Seconds; learns nothing worth serving."""
         return cls(
             corpus=corpus,

@@ -8,7 +8,7 @@ Source: Dive into Deep Learning (2026), "Encoders, Decoders, and Cross-Attention
 import statistics
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ class CostCurve:
         return {**fields, "ratios": list(self.ratios)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: dict[str, Any]) -> "CostCurve":
         """The curve that ``to_json`` wrote."""
         fields: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value

@@ -9,7 +9,6 @@ from Perceiver IO, Jaegle et al. (2021), arXiv:2107.14795, section 4.1.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +47,7 @@ class PerceiverRecipe:
     seed: int = 0
 
     @classmethod
-    def book(cls, corpus: Corpus) -> Self:
+    def book(cls, corpus: Corpus) -> "PerceiverRecipe":
         """The published sizes; the steps are ours: 1,600, about 20 minutes on 2 CPU cores."""
         return cls(
             corpus=corpus,
@@ -67,14 +66,14 @@ class PerceiverRecipe:
         )
 
     @classmethod
-    def debug(cls, corpus: Corpus) -> Self:
+    def debug(cls, corpus: Corpus) -> "PerceiverRecipe":
         """Seconds; learns nothing worth serving."""
         return cls(
             corpus=corpus,
             config=PerceiverConfig.debug(len(vocabulary.symbols)),
             optimization=Optimization(num_steps=4, batch_size=2, learning_rate=1e-3),
             buckets=(32, 64),
-            bucket_weights=(1, 1),
+            bucket_weights=(1.0, 1.0),
             cost_lengths=(64, 128),
         )
 
