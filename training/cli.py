@@ -71,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
     for name, entry in RECIPES.items():
         command = commands.add_parser(name, help=f"train {entry.summary}")
         command.add_argument("--preset", choices=PRESETS, default="book")
-        command.add_argument("--seed", type=int, default=0)
+        command.add_argument(
+            "--seed", type=int, help="default: the preset's own, which is 0 if not said"
+        )
         command.add_argument(
             "--out", type=Path, default=CHECKPOINTS, help="where bundles go (default: checkpoints)"
         )
@@ -101,7 +103,8 @@ def _add_corpus(command: argparse.ArgumentParser) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     recipe = RECIPES[options.name].build(options.preset, getattr(options, "corpus", None))
-    recipe = dataclasses.replace(recipe, seed=options.seed)
+    if options.seed is not None:
+        recipe = dataclasses.replace(recipe, seed=options.seed)
     run_directory = options.run_dir or Path("runs") / options.name
     bundle = train(recipe, options.preset, options.out, run_directory)
     card, _ = read_card(bundle)

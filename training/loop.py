@@ -16,6 +16,7 @@ from tqdm import tqdm
 from models.checkpoint import ModelCard, find_bundles, save_model
 from models.wirings import WIRINGS
 from training import plots
+from training.card import write_model_card
 from training.recipe import Figures, Recipe
 from training.step import Trainer
 
@@ -72,6 +73,7 @@ def train(recipe: Recipe, preset: str, root: Path, run_directory: Path) -> Path:
     bundle = save_model(root, card, trained)
     plots.loss_curve(bundle / "plots" / "loss_curve.png", losses)
     recipe.plot(trained, figures, bundle / "plots")
+    write_model_card(bundle)
     return bundle
 
 

@@ -34,8 +34,14 @@ class ReversalRecipe:
 
     @classmethod
     def book(cls) -> "ReversalRecipe":
-        """The published recipe: 600 steps, about a minute on 2 CPU cores, exact match 1.000."""
+        """The published recipe: 600 steps, about a minute on 2 CPU cores, exact match 1.000.
+
+        Every seed reverses without a fault, but where cross-attention looks on the way depends on
+        the seed: it followed the true alignment in 81, 17 and 100 % of rows with seeds 0, 1 and 2.
+        The encoder mixes positions before the decoder reads them, so other solutions are as good.
+        """
         return cls(
+            seed=2,
             config=EncoderDecoderConfig.book(len(vocabulary.tokens), vocabulary.special_id(BOS)),
             optimization=Optimization(num_steps=600, batch_size=128, learning_rate=1e-3),
         )

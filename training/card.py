@@ -1,0 +1,80 @@
+"""A model card in Markdown, written from what ``model.json`` says.
+
+Source: Mitchell et al. (2018), arXiv:1810.03993, for what a card should tell.
+"""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint import ModelCard, read_card
+
+CARD_NAME = "README.md"
+MAX_LIST = 8
+
+
+def write_model_card(bundle: Path) -> Path:
+    """Writes the card of a bundle beside its ``model.json``, and gives its path."""
+    card, sha256 = read_card(bundle)
+    pictures = sorted(path.name for path in (bundle / "plots").glob("*.png"))
+    path = bundle / CARD_NAME
+    path.write_text(model_card(card, sha256, pictures), encoding="utf-8")
+    return path
+
+
+def model_card(card: ModelCard, sha256: str, pictures: list[str]) -> str:
+    """The card as Markdown."""
+    created = datetime.datetime.fromtimestamp(card.created, tz=datetime.UTC).date().isoformat()
+    vocabulary = card.vocabulary
+    sections = [
+        f"# {card.name}, version {card.version}",
+        f"A model of wiring `{card.wiring}` for the task `{card.task['name']}`, trained {created}.",
+        "## Input",
+        _table(
+            [
+                ("alphabet", f"`{vocabulary.alphabet}` ({len(vocabulary.characters)} characters)"),
+                ("normalization", vocabulary.normalization),
+                ("length in tokens", f"{card.limits['min_len']} to {card.limits['max_len']}"),
+            ]
+        ),
+        "## Figures",
+        _table(_flat(card.figures)),
+        *(f"![{Path(name).stem.replace('_', ' ')}](plots/{name})" for name in pictures),
+        "## Recipe",
+        f"```sh\n{card.recipe['command']}\n```",
+        _table(_flat({key: value for key, value in card.recipe.items() if key != "command"})),
+        "## Data",
+        _table(_flat(card.corpus)),
+        "## Model",
+        _table([*card.config.items(), ("SHA-256 of the parameters", f"`{sha256}`")]),
+        _table(_flat(card.library_versions)),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(rows: list[tuple[str, Any]]) -> str:
+    lines = [f"| {name} | {_shown(value)} |" for name, value in rows]
+    return "\n".join(["| | |", "| --- | --- |", *lines])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_shown(item) for item in value)
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|")
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested figures as (path, value) pairs; long lists are left to ``model.json``."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{name} ")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for item in value:
+                rows += _flat(item, f"{prefix}{name} ")
+        elif isinstance(value, list) and len(value) > MAX_LIST:
+            rows.append((f"{prefix}{name}", f"{len(value)} values in model.json"))
+        else:
+            rows.append((f"{prefix}{name}", value))
+    return rows
