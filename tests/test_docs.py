@@ -1,0 +1,94 @@
+"""The README is true: its curl lines are run against a live server and give what is printed there."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDRESS = "localhost:8000"
+# Another CPU sums in another order; scores near 0 or 1 move far less than this.
+SCORE_TOLERANCE = 2e-3
+VOLATILE = {"id", "created", "request_id"}
+START_TIMEOUT_S = 240
+
+EXAMPLES = re.findall(r"```sh\n(curl .*?)```\s*```json\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "service", "--port", str(port)], cwd=ROOT, env=environment
+    )
+    try:
+        _wait_until_ready(server, port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        assert server.wait(timeout=30) in (0, -15)
+
+
+def _wait_until_ready(server, port):
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the server ended before it was ready"
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.2)
+    pytest.fail("the server was not ready in time")
+
+
+def test_the_readme_has_an_example_for_every_task():
+    commands = " ".join(command for command, _ in EXAMPLES)
+    for path in ("fill-mask", "decode", "latents", "completions", "models"):
+        assert f"/v1/{path}" in commands
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize(("command", "printed"), EXAMPLES)
+def test_a_readme_example_answers_what_is_printed(address, command, printed):
+    shell = command.replace(ADDRESS, address).replace("python3", sys.executable)
+    answer = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    assert _alike(json.loads(answer.stdout), json.loads(printed)), answer.stdout
+
+
+def _alike(got, printed):
+    if isinstance(printed, dict):
+        return got.keys() == printed.keys() and all(
+            name in VOLATILE or _alike(got[name], printed[name]) for name in printed
+        )
+    if isinstance(printed, list):
+        return len(got) == len(printed) and all(map(_alike, got, printed))
+    if isinstance(printed, float):
+        return got == pytest.approx(printed, abs=SCORE_TOLERANCE)
+    return got == printed
+
+
+def test_every_setting_is_named_in_the_readme():
+    from service.settings import Settings
+
+    for name in Settings.model_fields:
+        assert f"`{name}`" in README, f"{name} is missing from the table of settings"
+
+
+def test_every_path_that_the_readme_names_exists():
+    for path in re.findall(r"\]\(([^)#]+)\)", README):
+        if not path.startswith("http"):
+            assert (ROOT / path).exists(), path
