@@ -1,4 +1,4 @@
-"""The README is true: its curl lines are run against a live server and give what is printed there."""
+"""The README is true: its curl lines, sent to a live server, give what is printed there."""
 
 import json
 import os
@@ -64,8 +64,9 @@ def test_the_readme_has_an_example_for_every_task():
 @pytest.mark.parametrize(("command", "printed"), EXAMPLES)
 def test_a_readme_example_answers_what_is_printed(address, command, printed):
     shell = command.replace(ADDRESS, address).replace("python3", sys.executable)
-    answer = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)
-    assert answer.returncode == 0, answer.stderr
+    answer = subprocess.run(
+        shell, shell=True, capture_output=True, text=True, timeout=60, check=True
+    )
     assert _alike(json.loads(answer.stdout), json.loads(printed)), answer.stdout
 
 
