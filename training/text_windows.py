@@ -25,7 +25,7 @@ class TextWindows:
     def train(self, step: int, batch_size: int) -> np.ndarray:
         """The windows of a step (B, 64): each epoch is a fresh shuffle of all of them."""
         first = step * batch_size
-        indices = np.arange(first, first + batch_size)
+        indices = range(first, first + batch_size)
         starts = [_epoch(self.seed, index // NUM_TRAIN)[index % NUM_TRAIN] for index in indices]
         return windows(self.corpus.tokens, np.array(starts), WINDOW)
 
