@@ -2,7 +2,8 @@
 
 One worker takes what is queued the moment it is free and never waits for more. What may share a
 batch has the same key; rows of the oldest request go first. A request fails or succeeds whole and
-gets exactly its own rows.
+gets exactly its own rows. A batch that fails takes its own requests with it and no others; a row
+whose result is an exception takes only the request that it belongs to.
 """
 
 import asyncio
@@ -23,7 +24,10 @@ Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 @dataclass(slots=True)
 class Ticket:
-    """One request's allowance and its account: monotonic ``deadline``, and seconds spent so far."""
+    """One request's allowance and its account: monotonic ``deadline``, and seconds spent so far.
+
+    Rows of the request are computed for ``compute_s`` and wait for it, or between it, ``queue_s``.
+    """
 
     deadline: float
     queue_s: float = 0.0
@@ -40,10 +44,10 @@ class _Entry:
     """Rows of one call that share a key, with what has come back."""
 
     key: Hashable
+    capacity: int
     rows: Sequence[Any]
     ticket: Ticket
     future: asyncio.Future[list[Any]]
-    queued_at: float
     results: list[Any] = field(default_factory=list)
     num_taken: int = 0
 
@@ -51,8 +55,9 @@ class _Entry:
 class Batcher:
     """A bounded queue in front of one worker thread.
 
-    ``run(key, rows)`` gives one result per row; ``capacity(key)`` is the most rows it takes at
-    once. At most ``max_rows`` rows wait at any time, whatever requests they belong to.
+    ``run(key, rows)`` gives one result per row, or an exception in its place; ``capacity(key)``
+    is the most rows it takes at once. At most ``max_rows`` rows wait at any time, whatever requests
+    they belong to.
     """
 
     def __init__(self, run: Run, capacity: Callable[[Any], int], *, max_rows: int) -> None:
@@ -68,13 +73,14 @@ class Batcher:
     async def start(self) -> None:
         """Starts the worker."""
         self._worker = asyncio.create_task(self._work(), name="batcher")
+        self._worker.add_done_callback(_report)
 
     async def stop(self) -> None:
-        """Stops the worker; what is still queued fails with ``NotReady``."""
+        """Stops the worker; what is queued or under way fails with ``NotReady``."""
         if self._worker:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self._executor.shutdown(wait=True)
+        await asyncio.to_thread(self._executor.shutdown)
 
     @property
     def is_alive(self) -> bool:
@@ -90,18 +96,15 @@ class Batcher:
             DeadlineExceeded: if the ticket runs out first.
             NotReady: if the worker is down.
         """
-        if not self.is_alive:
-            raise NotReady("expected a running worker, got none")
-        if len(groups) > self._max_rows:
-            raise TooLarge(f"expected at most {self._max_rows} rows a request, got {len(groups)}")
-        if self._num_rows + len(groups) > self._max_rows:
-            raise Overloaded(f"the queue is full: {self._num_rows} of {self._max_rows} rows wait")
+        self._require_room(len(groups))
         by_key: dict[Hashable, list[int]] = {}
         for index, (key, _) in enumerate(groups):
             by_key.setdefault(key, []).append(index)
+        capacities = [self._capacity(key) for key in by_key]
+        waiting_since, computed_s = time.monotonic(), ticket.compute_s
         entries = [
-            self._enqueue(key, [groups[i][1] for i in indices], ticket)
-            for key, indices in by_key.items()
+            self._enqueue(key, capacity, [groups[i][1] for i in indices], ticket)
+            for (key, indices), capacity in zip(by_key.items(), capacities, strict=True)
         ]
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + _left(ticket)):
@@ -111,15 +114,28 @@ class Batcher:
         finally:
             for entry in entries:
                 entry.future.cancel()
+            spent_s = time.monotonic() - waiting_since
+            ticket.queue_s += max(spent_s - (ticket.compute_s - computed_s), 0.0)
         results: list[Any] = [None] * len(groups)
         for indices, part in zip(by_key.values(), parts, strict=True):
             for index, result in zip(indices, part, strict=True):
                 results[index] = result
         return results
 
-    def _enqueue(self, key: Hashable, rows: Sequence[Any], ticket: Ticket) -> _Entry:
+    def _require_room(self, num_rows: int) -> None:
+        if not self.is_alive:
+            raise NotReady("expected a running worker, got none")
+        if num_rows > self._max_rows:
+            raise TooLarge(f"expected at most {self._max_rows} rows a request, got {num_rows}")
+        if self._num_rows + num_rows > self._max_rows:
+            self._drop_abandoned()
+        if self._num_rows + num_rows > self._max_rows:
+            raise Overloaded(f"the queue is full: {self._num_rows} of {self._max_rows} rows wait")
+
+    def _enqueue(self, key: Hashable, capacity: int, rows: Sequence[Any], ticket: Ticket) -> _Entry:
+        assert capacity > 0
         future = asyncio.get_running_loop().create_future()
-        entry = _Entry(key, rows, ticket, future, time.monotonic())
+        entry = _Entry(key, capacity, rows, ticket, future)
         self._entries.append(entry)
         self._num_rows += len(rows)
         self._filled.set()
@@ -142,8 +158,7 @@ class Batcher:
         if not self._entries:
             self._filled.clear()
             return []
-        key = self._entries[0].key
-        room = self._capacity(key)
+        key, room = self._entries[0].key, self._entries[0].capacity
         batch = []
         for entry in self._entries:
             if entry.key == key and room:
@@ -157,7 +172,8 @@ class Batcher:
 
     def _drop_abandoned(self) -> None:
         """Forgets what nobody waits for any more: cancelled, failed or past its deadline."""
-        kept = deque(entry for entry in self._entries if not entry.future.done())
+        now = time.monotonic()
+        kept = deque(e for e in self._entries if not e.future.done() and e.ticket.deadline > now)
         self._num_rows = sum(len(entry.rows) - entry.num_taken for entry in kept)
         self._entries = kept
 
@@ -167,26 +183,41 @@ class Batcher:
         started = time.monotonic()
         for entry, count in batch:
             rows += entry.rows[entry.num_taken - count : entry.num_taken]
-            entry.ticket.queue_s += started - entry.queued_at
         loop = asyncio.get_running_loop()
         # Whatever a batch raises belongs to its own requests; the worker goes on.
         try:
             results = await loop.run_in_executor(self._executor, self._run, key, rows)
             if len(results) != len(rows):
                 raise RuntimeError(f"expected {len(rows)} results, got {len(results)}")
+        except asyncio.CancelledError:
+            for entry, _ in batch:
+                _fail(entry, NotReady("the worker has stopped"))
+            raise
         except Exception as error:  # noqa: BLE001
             logger.warning("a batch of %d rows for %s failed: %r", len(rows), key, error)
             for entry, _ in batch:
                 _fail(entry, error)
             return
-        finished = time.monotonic()
+        spent_s = time.monotonic() - started
         for entry, count in batch:
-            entry.ticket.compute_s += finished - started
-            entry.queued_at = finished
-            entry.results += results[:count]
+            entry.ticket.compute_s += spent_s
+            _deliver(entry, results[:count])
             results = results[count:]
-            if len(entry.results) == len(entry.rows) and not entry.future.done():
-                entry.future.set_result(entry.results)
+
+
+def _deliver(entry: _Entry, results: Sequence[Any]) -> None:
+    """Hands an entry the results of some of its rows; the last, or a fault, ends it."""
+    entry.results += results
+    fault = next((result for result in results if isinstance(result, Exception)), None)
+    if fault:
+        _fail(entry, fault)
+    elif len(entry.results) == len(entry.rows) and not entry.future.done():
+        entry.future.set_result(entry.results)
+
+
+def _report(worker: asyncio.Task[None]) -> None:
+    if not worker.cancelled() and (error := worker.exception()):
+        logger.critical("the worker has died", exc_info=error)
 
 
 def _left(ticket: Ticket) -> float:

@@ -19,6 +19,7 @@ from service.errors import NonFiniteOutput, TooLarge
 
 Row = dict[str, Any]
 Result = dict[str, np.ndarray]
+Outcome = Result | NonFiniteOutput
 Progress = Callable[[str], None]
 
 
@@ -91,13 +92,11 @@ class Engine:
 
         return jax.jit(function).lower(self._state, *arguments).compile()
 
-    def run(self, name: str, rows: Sequence[Row]) -> list[Result]:
+    def run(self, name: str, rows: Sequence[Row]) -> list[Outcome]:
         """The results of ``rows``, in order, each with its padding still on.
 
-        The rows must fit one compiled shape.
-
-        Raises:
-            NonFiniteOutput: if a result holds NaN or infinity.
+        The rows must fit one compiled shape. In place of a result that holds NaN or infinity
+        stands an error, so that one row does not spoil those that happen to share its batch.
         """
         program = self.programs[name]
         longest = max(len(row[program.ragged.name]) for row in rows)
@@ -105,11 +104,10 @@ class Engine:
         batch = min(size for size in program.batch_sizes(length) if size >= len(rows))
         arguments = _collate(program, rows, batch, length)
         outputs = self._call(program, batch, length, arguments)
-        results = [{key: array[i] for key, array in outputs.items()} for i in range(len(rows))]
-        for key, array in outputs.items():
-            if array.dtype.kind == "f" and not np.isfinite(array[: len(rows)]).all():
-                raise NonFiniteOutput(f"{name}: {key} holds NaN or infinity")
-        return results
+        return [
+            _checked(name, {key: array[index, ...] for key, array in outputs.items()})
+            for index in range(len(rows))
+        ]
 
     def _call(
         self, program: Program, batch: int, length: int, arguments: Sequence[np.ndarray]
@@ -126,8 +124,8 @@ class Slot(NamedTuple):
     program: str
     bucket: int
 
-    def run(self, rows: Sequence[Row]) -> list[Result]:
-        """The results of ``rows``, in order."""
+    def run(self, rows: Sequence[Row]) -> list[Outcome]:
+        """The results of ``rows``, in order, with errors in place of those that are no good."""
         return self.engine.run(self.program, rows)
 
     def capacity(self) -> int:
@@ -155,6 +153,13 @@ def make_grid(
         for batch in sorted({1, *batch_sizes})
         if batch == 1 or batch * length <= max_tokens
     )
+
+
+def _checked(program: str, result: Result) -> Outcome:
+    for key, array in result.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return NonFiniteOutput(f"{program}: {key} holds NaN or infinity")
+    return result
 
 
 def _collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> list[np.ndarray]:

@@ -12,6 +12,8 @@ TriwireError
 +- NonFiniteOutput     a model gave NaN or infinity
 """
 
+import reprlib
+
 
 class TriwireError(Exception):
     """A request that cannot be answered; ``param`` names the field at fault, where one is."""
@@ -57,7 +59,34 @@ class NonFiniteOutput(TriwireError):
     """A model gave NaN or infinity."""
 
 
+class _Excerpt(reprlib.Repr):
+    """Writes JSON values as their senders know them, in bounded time however large or deep."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.maxlevel = 2
+        self.maxlist = 3
+
+    def repr_str(self, x: str, level: int) -> str:
+        """A string, quoted; the start of a long one, with its length."""
+        if len(x) <= self.limit:
+            return repr(x)
+        return f"{x[: self.limit]!r}... ({len(x)} characters)"
+
+    def repr_bool(self, x: bool, level: int) -> str:  # noqa: FBT001
+        """A boolean, as JSON has it."""
+        return "true" if x else "false"
+
+    def repr_dict(self, x: dict[str, object], level: int) -> str:
+        """An object, without its fields."""
+        return "{...}" if x else "{}"
+
+    def repr_NoneType(self, x: None, level: int) -> str:  # noqa: N802
+        """Null, as JSON has it."""
+        return "null"
+
+
 def excerpt(value: object, limit: int = 40) -> str:
-    """``value`` as a message may show it: quoted, and cut where it is long."""
-    shown = repr(value)
-    return shown if len(shown) <= limit else f"{shown[:limit]}... ({len(shown)} characters)"
+    """``value`` as a message may show it: strings quoted, and cut where it is long."""
+    return _Excerpt(limit).repr(value)
