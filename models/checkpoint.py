@@ -124,16 +124,18 @@ def read_card(bundle: Path) -> tuple[ModelCard, str]:
     path = bundle / "model.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format_version") != FORMAT_VERSION:
-            raise CheckpointError(f"{path}: expected format_version {FORMAT_VERSION}")
+        if (found := content.pop("format_version")) != FORMAT_VERSION:
+            raise ValueError(f"format_version: expected {FORMAT_VERSION}, got {found!r}")
         sha256 = content.pop("params_sha256")
         vocabulary = Vocabulary.from_json(content.pop("vocabulary"))
         card = ModelCard(vocabulary=vocabulary, **content)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: expected a model.json, got no such file") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: expected a readable model.json: {error.strerror}"
+        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: expected the fields of a model: {error}") from error
-    if card.wiring not in WIRINGS:
+    if card.wiring not in tuple(WIRINGS):
         raise CheckpointError(
             f"{path}: wiring: expected one of {sorted(WIRINGS)}, got {card.wiring!r}"
         )
@@ -154,9 +156,9 @@ def load_model(bundle: Path, sharding: jax.sharding.Sharding | None = None) -> B
     wiring = WIRINGS[card.wiring]
     try:
         config = wiring.config(**card.config)
+        model = nnx.eval_shape(lambda: wiring.model(config, rngs=nnx.Rngs(0)))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{bundle}: config: {error}") from error
-    model = nnx.eval_shape(lambda: wiring.model(config, rngs=nnx.Rngs(0)))
     graph, abstract = nnx.split(model)
     wanted = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -223,6 +225,7 @@ def find_bundles(root: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for card in sorted(root.glob("*/*/model.json")):
         version, name = card.parent, card.parent.parent.name
-        if version.name.isdigit() and int(version.name) > int(getattr(found.get(name), "name", -1)):
+        highest = int(found[name].name) if name in found else -1
+        if version.name.isdecimal() and int(version.name) > highest:
             found[name] = version
     return found

@@ -7,7 +7,7 @@ symbols alone has one logit per symbol.
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -130,7 +130,7 @@ class Vocabulary:
         encoded[missing] = 0
         return encoded
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of ``ids``; unknown and special tokens appear by name, as in ``<unk>``."""
         return "".join(self.tokens[index] for index in ids)
 

@@ -15,9 +15,20 @@ os.environ["XLA_FLAGS"] = " ".join(
 import jax
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# The same examples every time, and no deadline: a busy machine is no failure.
+settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
 
 # Long enough for the book's windows (103,063 characters) and the Perceiver's held-out stretch.
 CORPUS_CHARACTERS = 120_000

@@ -1,0 +1,151 @@
+import json
+import re
+import string
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from models.vocabulary import BOS, MASK, UNKNOWN, UnknownSymbolError, Vocabulary
+
+ENGLISH = Vocabulary.english_letters(MASK)
+PLAIN = Vocabulary(symbols=tuple("abcdefghijklmnop"), specials=(BOS,))
+VOCABULARIES = pytest.mark.parametrize("vocabulary", [ENGLISH, PLAIN], ids=["english", "plain"])
+# Letters whose lower case is longer, is another letter's, or is ASCII though they are not.
+TRICKY = "İK\u017fßΣ é\x00\r\n\u2028😀'-"
+
+
+def test_the_books_vocabulary_has_28_symbols_and_one_special():
+    assert ENGLISH.tokens == (UNKNOWN, " ", *string.ascii_lowercase, MASK)
+    assert len(ENGLISH.symbols) == 28
+    assert ENGLISH.special_id(MASK) == 28
+    assert ENGLISH.alphabet == " " + string.ascii_lowercase
+
+
+@given(st.text(alphabet=ENGLISH.alphabet))
+def test_what_is_encoded_decodes_to_itself(text):
+    assert ENGLISH.decode(ENGLISH.encode(text)) == text
+
+
+@given(st.text(alphabet=PLAIN.alphabet))
+def test_what_is_encoded_decodes_to_itself_without_an_unknown_token(text):
+    ids = PLAIN.encode(text)
+    assert ids.dtype == np.int32
+    assert PLAIN.decode(ids) == text
+
+
+@given(st.lists(st.integers(1, 27)))
+def test_what_is_decoded_encodes_to_itself(ids):
+    assert ENGLISH.encode(ENGLISH.decode(ids)).tolist() == ids
+
+
+def test_special_and_unknown_tokens_are_decoded_by_name():
+    assert ENGLISH.decode([21, 28, 0]) == "t<mask><unk>"
+
+
+@given(st.text() | st.text(alphabet="aZ " + TRICKY))
+@example(TRICKY)
+@example("  Hello,\tWorld 42!")
+def test_normalising_is_the_books_preprocessing(text):
+    expected = re.sub("[^A-Za-z]+", " ", text).lower()
+    assert ENGLISH.normalize(text).text == expected
+
+
+@given(st.text() | st.text(alphabet="aZ " + TRICKY))
+@example("")
+def test_spans_map_every_character_back_to_where_it_came_from(text):
+    normalized = ENGLISH.normalize(text)
+    spans = list(zip(normalized.starts, normalized.ends, strict=True))
+    assert len(spans) == len(normalized.text)
+    assert "".join(text[start:end] for start, end in spans) == text
+    assert [start for start, _ in spans] == [0, *(end for _, end in spans)][: len(spans)]
+    for character, (start, end) in zip(normalized.text, spans, strict=True):
+        assert ENGLISH.normalize(text[start:end]).text == character
+
+
+@given(st.text())
+def test_normalising_twice_is_normalising_once(text):
+    once = ENGLISH.normalize(text).text
+    assert ENGLISH.normalize(once).text == once
+    assert 0 not in ENGLISH.encode(once)
+
+
+@given(st.text())
+def test_without_normalisation_a_text_stays_as_it_is(text):
+    normalized = PLAIN.normalize(text)
+    assert normalized.text == text
+    assert normalized.starts == tuple(range(len(text)))
+    assert normalized.ends == tuple(range(1, len(text) + 1))
+
+
+def test_an_unknown_symbol_is_named_with_its_position_and_the_alphabet():
+    with pytest.raises(UnknownSymbolError) as caught:
+        PLAIN.encode("abcé")
+    assert caught.value.position == 3
+    assert caught.value.symbol == "é"
+    expected = "expected symbols of the alphabet 'abcdefghijklmnop', got 'é' (U+00E9) at position 3"
+    assert str(caught.value) == expected
+
+
+def test_the_first_of_several_unknown_symbols_is_named():
+    with pytest.raises(UnknownSymbolError, match=r"got 'z' .* at position 1"):
+        PLAIN.encode("azby")
+
+
+def test_positions_count_code_points():
+    with pytest.raises(UnknownSymbolError) as caught:
+        Vocabulary(symbols=("a", "😀"), specials=()).encode("😀a!")
+    assert caught.value.position == 2
+
+
+def test_with_an_unknown_token_any_text_is_encoded():
+    assert ENGLISH.encode("aé!").tolist() == [2, 0, 0]
+
+
+def test_special_tokens_are_not_read_out_of_text():
+    with pytest.raises(UnknownSymbolError, match="got '<'"):
+        PLAIN.encode(BOS)
+
+
+def test_an_unknown_special_token_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"expected one of \('<bos>',\), got '<mask>'"):
+        PLAIN.special_id(MASK)
+
+
+@VOCABULARIES
+def test_json_brings_the_same_vocabulary_back(vocabulary):
+    text = json.dumps(vocabulary.to_json())
+    assert Vocabulary.from_json(json.loads(text)) == vocabulary
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"symbols": ("a", "b", "a")}, "expected every token once, got repeated ones"),
+        ({"symbols": ("a", BOS)}, "expected every token once, got repeated ones"),
+        ({"symbols": ("a", "bc", "")}, r"expected single characters, got \['bc', ''\]"),
+        ({"symbols": ("a", UNKNOWN)}, r"expected single characters, got \['<unk>'\]"),
+        ({"normalization": "nfc"}, r"expected one of \('none', 'letters'\), got 'nfc'"),
+    ],
+)
+def test_a_bad_vocabulary_is_refused_with_what_was_expected(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Vocabulary(**{"symbols": ("a", "b"), "specials": (BOS,), **fields})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"symbols": ["a"], "specials": []},
+        {"symbols": 5, "specials": [], "normalization": "none"},
+        {"symbols": [5], "specials": [], "normalization": "none"},
+        {"symbols": [["a"]], "specials": [], "normalization": "none"},
+        {"symbols": ["a"], "specials": [None], "normalization": "none"},
+        {"symbols": ["a"], "specials": [], "normalization": 5},
+    ],
+)
+def test_json_that_is_no_vocabulary_is_refused(data):
+    with pytest.raises(ValueError, match="expected"):
+        Vocabulary.from_json(data)
