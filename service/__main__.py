@@ -8,12 +8,16 @@ from collections.abc import Sequence
 import uvicorn
 from pydantic import ValidationError
 
+from models.checkpoint import find_bundles
 from service.app import create_app
 from service.settings import Settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until a signal ends it; gives the exit status, 2 for wrong settings."""
+    """Serves until a signal ends it.
+
+    Gives the exit status: 2 for wrong settings, 1 where there is no model to serve.
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
     )
@@ -26,6 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = ".".join(map(str, detail["loc"]))
             sys.stderr.write(f"error: {name}: {detail['msg']}, got {detail['input']!r}\n")
         return 2
+    if not find_bundles(settings.checkpoints):
+        sys.stderr.write(
+            f"error: checkpoints: expected models as NAME/VERSION/model.json under "
+            f"{settings.checkpoints}, found none\n"
+        )
+        return 1
     uvicorn.run(
         create_app(settings),
         host=settings.host,

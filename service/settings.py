@@ -50,5 +50,8 @@ class Settings(BaseSettings):
         description="Rows that may wait for the device; beyond, requests get 429.",
     )
     request_timeout_s: float = Field(
-        default=30.0, gt=0, description="Seconds until a request that is not answered gets 504."
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds until a request that is not answered gets 504.",
     )

@@ -15,6 +15,7 @@ router = APIRouter(prefix="/v1", responses={status: ERRORS[status] for status in
 @router.get("/models")
 async def get_models(context: ContextDep) -> JsonResponse:
     """Every loaded model."""
+    context.registry.require_ready()
     models = context.registry.models.values()
     return JsonResponse({"object": "list", "data": [describe(model) for model in models]})
 

@@ -18,9 +18,17 @@ async def get_livez() -> JsonResponse:
 @router.get("/readyz")
 @router.get("/health")
 async def get_readyz(context: ContextDep) -> JsonResponse:
-    """Models are loaded and compiled, and the worker runs; 503 otherwise."""
-    if not context.registry.is_loaded:
-        raise NotReady("models are still loading")
+    """A model is loaded and compiled, and the worker runs; 503 otherwise.
+
+    ``failures`` says of every bundle that could not be loaded why.
+    """
+    context.registry.require_ready()
     if not context.batcher.is_alive:
         raise NotReady("expected a running worker, got none")
-    return JsonResponse({"status": "ready", "models": sorted(context.registry.models)})
+    return JsonResponse(
+        {
+            "status": "ready",
+            "models": sorted(context.registry.models),
+            "failures": context.registry.failures,
+        }
+    )

@@ -1,0 +1,82 @@
+"""One application over tiny models, started once and used by every test of an endpoint.
+
+``models`` and ``service`` are imported inside fixtures; tests/conftest.py says why.
+"""
+
+import functools
+import time
+
+import jax
+import pytest
+
+START_S = 180.0
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """A directory with a tiny bundle of every wiring; not to be written to."""
+    from tests.service import tiny
+
+    root = tmp_path_factory.mktemp("checkpoints")
+    tiny.save(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def service_settings(checkpoints):
+    from service.settings import Settings
+
+    return Settings(checkpoints=checkpoints, max_body_bytes=2**20)
+
+
+@pytest.fixture(scope="session")
+def client(service_settings):
+    """A client of the running application, once it is ready."""
+    from starlette.testclient import TestClient
+
+    from service.app import create_app
+
+    with TestClient(create_app(service_settings)) as client:
+        # Compiled code of tiny models need not be fast, and is ready in half the time.
+        jax.config.update("jax_disable_most_optimizations", True)
+        deadline = time.monotonic() + START_S
+        while client.get("/readyz").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        jax.config.update("jax_disable_most_optimizations", False)
+        assert client.get("/readyz").json()["failures"] == {}
+        yield client
+
+
+@pytest.fixture(scope="session")
+def ask(client):
+    """The answer to a request that must succeed."""
+
+    def ask(path, **body):
+        answer = client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def call(checkpoints):
+    """A method of one of the models that are served, called without the service."""
+    from flax import nnx
+
+    from models.checkpoint import find_bundles, load_model
+
+    states = {
+        name: nnx.split(load_model(path).model) for name, path in find_bundles(checkpoints).items()
+    }
+
+    @functools.cache
+    def compiled(name, method):
+        graph, _ = states[name]
+        return jax.jit(lambda state, *arrays: getattr(nnx.merge(graph, state), method)(*arrays))
+
+    def call(name, method, *arrays):
+        return jax.device_get(compiled(name, method)(states[name][1], *arrays))
+
+    return call
