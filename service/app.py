@@ -4,23 +4,22 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.errors import ServerErrorMiddleware
 
-from models.checkpoint import CheckpointError
 from service import errors
 from service.batcher import Batcher
 from service.errors import TriwireError, excerpt
 from service.registry import Registry
 from service.routes import catalogue, health, inference
-from service.schemas import FIELD_NAMES
 from service.settings import Settings
 from service.tasks import PROGRAMS
 from service.tasks.context import Context
 from service.transport import Envelope, JsonResponse
+from service.validation import explain
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await batcher.start()
-        loading = asyncio.create_task(_load(app, registry, settings))
+        loading = asyncio.create_task(_load(registry, settings))
         yield
         loading.cancel()
         await batcher.stop()
@@ -62,27 +61,26 @@ def create_app(settings: Settings) -> FastAPI:
         version="0.1.0",
         description="Small transformers over HTTP, with the evidence for their answers.",
         lifespan=lifespan,
+        redirect_slashes=False,
     )
     app.state.context = Context(registry, batcher, settings)
-    app.state.failure = None
+    # What is added last is outermost: answers to faults are put into the envelope as well.
+    app.add_middleware(ServerErrorMiddleware, handler=_on_fault)
     app.add_middleware(Envelope)
     for router in (inference.router, catalogue.router, health.router):
         app.include_router(router)
     app.add_exception_handler(TriwireError, _on_triwire_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(Exception, _on_fault)
     return app
 
 
-async def _load(app: FastAPI, registry: Registry, settings: Settings) -> None:
+async def _load(registry: Registry, settings: Settings) -> None:
     try:
         await asyncio.to_thread(registry.load, settings.checkpoints)
-    except CheckpointError as error:
-        logger.error("models cannot be loaded: %s", error)
-        app.state.failure = error
-        return
-    logger.info("ready: %s", ", ".join(sorted(registry.models)))
+    except (OSError, ValueError) as error:
+        logger.error("%s cannot be read: %s", settings.checkpoints, error)
+    logger.info("loaded: %s", ", ".join(sorted(registry.models)) or "nothing")
 
 
 def _answer(
@@ -111,42 +109,14 @@ async def _on_triwire_error(request: Request, error: Exception) -> JsonResponse:
 
 async def _on_invalid_request(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, RequestValidationError)
-    param, message = explain(list(error.errors()))
-    text = f"{param}: {message}" if param else message
-    return _answer(request, 422, "invalid_request_error", "invalid_value", text, param)
-
-
-def explain(details: list[dict[str, Any]]) -> tuple[str | None, str]:
-    """The field and the fault of the first of some validation errors, with what came, cut short.
-
-    A value that fits none of several types has an error for each. The one that went deepest into
-    the value tells best what is wrong with it; those of equal depth are told together.
-    """
-    first = [detail for detail in details if detail["loc"][:2] == details[0]["loc"][:2]]
-    paths = [_path(detail) for detail in first]
-    deepest = max(paths, key=len)
-    alike = [d for d, path in zip(first, paths, strict=True) if path == deepest]
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in deepest)[1:]
-    if alike[0]["type"] == "missing":
-        return param or None, "expected a value, got none"
-    if alike[0]["type"] == "extra_forbidden":
-        return param, "expected no such field"
-    wanted = [detail["msg"].removeprefix("Input should be ") for detail in alike]
-    expected = " or ".join(dict.fromkeys(wanted))
-    return param or None, f"expected {expected}, got {excerpt(alike[0].get('input'))}"
-
-
-def _path(detail: dict[str, Any]) -> list[str | int]:
-    """Where a validation error is, without the names of the types that were tried on the way."""
-    *parts, last = detail["loc"][1:] or [""]
-    kept = [part for part in parts if isinstance(part, int) or part in FIELD_NAMES]
-    known = isinstance(last, int) or last in FIELD_NAMES or detail["type"] == "extra_forbidden"
-    return [*kept, last] if known else kept
+    param, message = explain(error.errors())
+    return _answer(request, 422, "invalid_request_error", "invalid_value", message, param)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {excerpt(request.url.path, 80)}: {error.detail}"
+    # Not request.url, which cannot be put together from every Host that clients send.
+    message = f"{request.method} {excerpt(request.scope['path'])}: {error.detail}"
     answer = _answer(
         request, error.status_code, "invalid_request_error", "no_such_call", message, None
     )

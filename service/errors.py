@@ -65,7 +65,7 @@ class _Excerpt(reprlib.Repr):
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
-        self.maxlevel = 2
+        self.maxlevel = 1
         self.maxlist = 3
 
     def repr_str(self, x: str, level: int) -> str:

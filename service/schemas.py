@@ -3,38 +3,62 @@
 Unknown fields, NaN, infinities and numbers in strings are refused.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.encoding import Encoding
 
+UNKNOWN_FIELD = "unknown_field"
+# How much of the name of an unknown field is told back.
+MAX_NAME = 40
+
+Item = TypeVar("Item")
 Index = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1)]
+# One wrong item ends the check of a list: a body can hold millions, and each would be described.
+Items = Annotated[list[Item], Field(fail_fast=True)]
 
 
-class Request(BaseModel):
-    """What every request shares."""
+class Strict(BaseModel):
+    """An object without unknown fields; its values are not converted from other types."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _require_known_fields(cls, data: Any) -> Any:
+        """Stops at the first unknown field, where pydantic alone would describe them all."""
+        names = data if isinstance(data, dict) else ()
+        unknown = next((name for name in names if name not in cls.model_fields), None)
+        if unknown is not None:
+            raise PydanticCustomError(
+                UNKNOWN_FIELD,
+                "expected one of the fields {expected}",
+                {"field": unknown[:MAX_NAME], "expected": ", ".join(cls.model_fields)},
+            )
+        return data
+
+
+class Request(Strict):
+    """What every request shares."""
+
     model: str | None = Field(
         default=None,
         description="Name of a loaded model; by default the only one that can do the task.",
-        examples=[None],
     )
 
 
-class AttentionRequest(BaseModel):
+class AttentionRequest(Strict):
     """Which attention weights to return, and how."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    layers: Literal["all"] | list[Index] = Field(
+    layers: Literal["all"] | Items[Index] = Field(
         default="all", description="Layers, counted from 0."
     )
-    heads: Literal["all", "mean"] | list[Index] = Field(
+    heads: Literal["all", "mean"] | Items[Index] = Field(
         default="all", description="Heads, counted from 0, or their mean."
     )
     encoding: Encoding = Field(default="float", description="Nested lists, or base64 of float32.")
@@ -49,21 +73,22 @@ Attention = Annotated[
 class FillMaskRequest(Request):
     """Texts with masks to fill."""
 
-    inputs: str | list[str] = Field(
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"inputs": "the time trave<mask>ler", "top_k": 3}]}
+    )
+
+    inputs: str | Items[str] = Field(
         description="One text or a list; every text holds at least one mask.",
-        examples=["the time trave<mask>ler"],
     )
     top_k: int | None = Field(
         default=None,
         ge=1,
         description="Candidates per mask: by default 5, or as many as there are targets.",
-        examples=[3],
     )
-    targets: list[str] | None = Field(
+    targets: Items[str] | None = Field(
         default=None,
         min_length=1,
         description="Only these symbols as candidates; scores are not renormalised.",
-        examples=[None],
     )
     mask_token: str = Field(
         default="<mask>",
@@ -74,46 +99,49 @@ class FillMaskRequest(Request):
         default=False,
         description="What each side of a mask was worth; not served yet, leave it false.",
     )
-    attention: Attention = Field(default=None, examples=[None])
+    attention: Attention = None
 
 
 class DecodeRequest(Request):
     """Sources for an encoder-decoder."""
 
-    inputs: str | list[str] = Field(
-        description="One source or a list, in the model's alphabet.", examples=["abcdefghijkl"]
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"inputs": "abcdefghijkl", "attention": {"heads": "mean"}}]}
     )
+
+    inputs: str | Items[str] = Field(description="One source or a list, in the model's alphabet.")
     max_new_tokens: int | None = Field(
         default=None,
         ge=1,
         description="Most tokens to decode, by default as many as the task needs.",
     )
-    attention: Attention = Field(default=None, examples=[True])
+    attention: Attention = None
     stream: Literal[False] = Field(
         default=False, description="Server-sent events; not served yet, leave it false."
     )
 
 
-class EncodedArray(BaseModel):
+class EncodedArray(Strict):
     """An array as base64."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     data: str = Field(description="Base64 of row-major little-endian values.")
     dtype: Literal["float32", "float64"] = "float32"
-    shape: list[Index] = Field(min_length=2, max_length=3, description="[N, D] or [B, N, D].")
+    shape: Items[Size] = Field(min_length=2, max_length=3, description="[N, D] or [B, N, D].")
 
 
 class LatentsRequest(Request):
     """Long inputs to be read into latents: ``inputs`` or ``features``, not both."""
 
-    inputs: str | list[str] | None = Field(
-        default=None, description="One text or a list.", examples=["the time traveller"]
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"inputs": "the time traveller", "encoding_format": "base64"}]
+        }
     )
+
+    inputs: str | Items[str] | None = Field(default=None, description="One text or a list.")
     features: EncodedArray | list[object] | None = Field(
         default=None,
         description="N vectors of the model's width, a list of such inputs, or base64.",
-        examples=[None],
     )
     encoding_format: Encoding = Field(
         default="float", description="Nested lists, or base64 of float32."
@@ -127,7 +155,13 @@ class LatentsRequest(Request):
 class CompletionRequest(Request):
     """The OpenAI completions schema, for a decoder."""
 
-    prompt: str | list[str] | None = Field(
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"prompt": "the time ", "max_tokens": 32, "temperature": 0}]
+        }
+    )
+
+    prompt: str | Items[str] | None = Field(
         default=None, description="One text to continue or a list; by default an empty one."
     )
     max_tokens: int = Field(default=16, ge=1, description="Tokens to generate for each choice.")
@@ -136,7 +170,7 @@ class CompletionRequest(Request):
         default=1.0, gt=0, le=1, description="Keeps the likeliest tokens of this mass."
     )
     n: int = Field(default=1, ge=1, le=16, description="Choices per prompt.")
-    stop: str | list[str] | None = Field(
+    stop: str | Items[str] | None = Field(
         default=None, description="Up to 4 strings that end a completion; they are not returned."
     )
     seed: int | None = Field(

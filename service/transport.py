@@ -1,5 +1,9 @@
-"""What surrounds every request: body limit, strict JSON, request id and timing headers."""
+"""What surrounds every request: body limit, strict JSON, request id and timing headers.
 
+Work for a client that has left is given up, so that nothing is computed for nobody.
+"""
+
+import asyncio
 import logging
 import secrets
 import string
@@ -11,12 +15,16 @@ import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.batcher import Ticket
 from service.encoding import to_json
 from service.errors import MalformedRequest, TooLarge, UnsupportedMedia, excerpt
 
 MAX_REQUEST_ID = 128
+# What logs say of a request whose client left; nobody receives it.
+CLIENT_LEFT = 499
 _PRINTABLE = frozenset(string.ascii_letters + string.digits + "-_.:/+=@")
 
 logger = logging.getLogger(__name__)
@@ -34,8 +42,9 @@ class StrictRequest(Request):
         if not hasattr(self, "_body"):
             limit = self.app.state.context.settings.max_body_bytes
             declared = self.headers.get("content-length", "")
-            if declared.isdigit() and int(declared) > limit:
-                raise TooLarge(f"expected a body of at most {limit} bytes, got {declared}")
+            if declared.isdecimal() and float(declared) > limit:
+                got = excerpt(declared)
+                raise TooLarge(f"expected a body of at most {limit} bytes, got {got}")
             chunks, size = [], 0
             async for chunk in self.stream():
                 size += len(chunk)
@@ -69,20 +78,43 @@ class StrictRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
-            if request.method == "POST":
-                kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-                if kind != "application/json":
-                    raise UnsupportedMedia(
-                        f"expected application/json, got {excerpt(kind) if kind else 'none'}",
-                        "Content-Type",
-                    )
+            if request.method != "POST":
+                return await handler(request)
+            _require_json(request.headers)
             strictly = StrictRequest(request.scope, request.receive)
-            if request.method == "POST":
+            try:
                 # Read here, because FastAPI answers whatever its own reading raises with 400.
                 await strictly.json()
-            return await handler(strictly)
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_LEFT)
+            return await _unless_client_leaves(strictly, handler(strictly))
 
         return strict
+
+
+def _require_json(headers: Headers) -> None:
+    kind = headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise UnsupportedMedia(
+            f"expected application/json, got {excerpt(kind) if kind else 'none'}", "Content-Type"
+        )
+
+
+async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The answer that ``work`` gives; it is cancelled when the client closes the connection."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else Response(status_code=CLIENT_LEFT)
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class JsonResponse(Response):
@@ -137,9 +169,8 @@ def request_id(headers: Headers) -> str:
     return secrets.token_hex(12)
 
 
-def server_timing(ticket: Any, total_s: float) -> str:
+def server_timing(ticket: Ticket | None, total_s: float) -> str:
     """The value of a ``Server-Timing`` header, in milliseconds."""
-    spent = {"total": total_s}
-    if ticket:
-        spent = {"queue": ticket.queue_s, "compute": ticket.compute_s, **spent}
+    queue_s, compute_s = (ticket.queue_s, ticket.compute_s) if ticket else (0.0, 0.0)
+    spent = {"queue": queue_s, "compute": compute_s, "total": total_s}
     return ", ".join(f"{name};dur={1000 * seconds:.2f}" for name, seconds in spent.items())

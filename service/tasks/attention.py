@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.encoding import Encoding, FloatArray, encode_array
-from service.errors import InvalidInput, TooLarge
+from service.errors import InvalidInput, TooLarge, excerpt
 from service.schemas import AttentionRequest
 
 Asked = AttentionRequest | bool | None
@@ -90,5 +90,7 @@ def _indices(asked: str | list[int], count: int, param: str) -> list[int]:
     if isinstance(asked, str):
         return list(range(count))
     if not asked or len(set(asked)) < len(asked) or max(asked) >= count:
-        raise InvalidInput(f"expected different numbers from 0 to {count - 1}, got {asked}", param)
+        raise InvalidInput(
+            f"expected different numbers from 0 to {count - 1}, got {excerpt(asked)}", param
+        )
     return asked

@@ -1,8 +1,24 @@
 """Stand-ins for the slow parts of the service."""
 
+import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from models.checkpoint import Bundle
+from service.app import create_app
+from service.engine import Engine, Program, Row
+from service.registry import LoadedModel
+from service.settings import Settings
+from service.tasks import PROGRAMS
+from tests.service import tiny
 
 PATIENCE_S = 60.0
 
@@ -35,3 +51,94 @@ class Gate(Recorder):
         self.entered.set()
         assert self.opened.wait(PATIENCE_S)
         return self.run(key, rows)
+
+
+class FakeEngine(Engine):
+    """A model whose results come from a plain function; nothing is compiled."""
+
+    def __init__(
+        self, bundle: Bundle, programs: Sequence[Program], answer: Callable[[Sequence[Row]], Any]
+    ) -> None:
+        super().__init__(bundle, programs)
+        self.answer = answer
+
+    def run(self, name: str, rows: Sequence[Row]) -> list[Any]:
+        return self.answer(rows)
+
+
+def reverse(rows: Sequence[Row]) -> list[Any]:
+    """What a perfect reversal model gives."""
+    return [
+        {
+            "tokens": row["source"][::-1],
+            "lengths": np.array(row["max_new_tokens"]),
+            "log_probs": np.zeros(len(row["source"]), np.float32),
+        }
+        for row in rows
+    ]
+
+
+def fake_app(answer: Callable[[Sequence[Row]], Any] = reverse, **settings: Any) -> FastAPI:
+    """The application with one model, "reversal", that is there at once and made of ``answer``."""
+    app = create_app(Settings(**settings))
+    registry = app.state.context.registry
+    card = next(card for card in tiny.cards() if card.name == "reversal")
+    bundle = Bundle(card, tiny.model(card))
+    engine = FakeEngine(bundle, PROGRAMS["encoder-decoder"](card), answer)
+
+    def load(root: Path) -> None:
+        registry._models["reversal"] = LoadedModel(card, engine)
+        registry.is_loaded = True
+
+    registry.load = load
+    return app
+
+
+@contextlib.contextmanager
+def serving(app: FastAPI) -> Iterator[TestClient]:
+    """A client of ``app`` once it is ready; faults inside come as answers."""
+    with TestClient(app, raise_server_exceptions=False) as client:
+        deadline = time.monotonic() + PATIENCE_S
+        while client.get("/readyz").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield client
+
+
+async def exchange(
+    app: Any,
+    *chunks: bytes,
+    headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),),
+    leaves: bool = False,
+) -> list[dict[str, Any]]:
+    """What ``app`` sends to a client that posts a body in ``chunks``, then waits or leaves."""
+    messages = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+    messages[-1]["more_body"] = False
+    if leaves:
+        messages.append({"type": "http.disconnect"})
+    return await talk(app, messages, headers)
+
+
+async def talk(
+    app: Any, messages: list[dict[str, Any]], headers: Sequence[tuple[bytes, bytes]]
+) -> list[dict[str, Any]]:
+    """What ``app`` sends to a client that sends ``messages``; those that it read are taken out."""
+    sent = []
+
+    async def receive() -> dict[str, Any]:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop(0)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/decode",
+        "query_string": b"",
+        "headers": list(headers),
+    }
+    await app(scope, receive, send)
+    return sent
