@@ -21,7 +21,7 @@ from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import FillMaskRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
-from service.tasks.context import Context
+from service.tasks.context import Context, off_loop
 
 WIRING = "encoder"
 DEFAULT_TOP_K = 5
@@ -40,9 +40,9 @@ class Candidate:
 class MaskResult:
     """One mask.
 
-    ``position`` counts characters of the normalised text, ``char_start`` and ``char_end`` those of
-    the text as sent; ``window`` is the part of the normalised text that was read; ``entropy`` of
-    the whole distribution, in nats.
+    ``position`` counts tokens of the normalised text, where a mask is one; ``window`` is the part
+    that was read, counted likewise. ``char_start`` and ``char_end`` count characters of the text
+    as sent. ``entropy`` of the whole distribution, in nats.
     """
 
     index: int
@@ -163,10 +163,10 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
     """
     model = context.registry.choose(request.model, WIRING)
     vocabulary = model.card.vocabulary
-    texts = [
-        parse(text, request.mask_token, vocabulary, context.settings.max_masks, param)
-        for param, text in context.texts(request.inputs)
-    ]
+    inputs, max_masks = context.texts(request.inputs), context.settings.max_masks
+    texts = await off_loop(
+        lambda: [parse(t, request.mask_token, vocabulary, max_masks, param) for param, t in inputs]
+    )
     shown = _shown_ids(request, vocabulary)
     choice = choose(
         request.attention, model.card.config["num_layers"], model.card.config["num_heads"]

@@ -1,0 +1,298 @@
+import base64
+import math
+
+import numpy as np
+import pytest
+
+from models.vocabulary import MASK
+from service.tasks.fill_mask import entropy
+from tests.service.tiny import MASKED, WINDOW
+
+PATH = "/v1/fill-mask"
+MASK_ID = MASKED.special_id(MASK)
+# Padding and batching change the order of float32 sums and nothing else.
+ATOL = 1e-5
+
+LONG = "it was at ten o clock to day that the first of all time machines began its career"
+
+
+@pytest.fixture(scope="module")
+def predict(call):
+    """The model's own probabilities and attention for token ids, without padding."""
+
+    def predict(tokens):
+        probs, attention = call(
+            "masked-lm", "predict", np.array([tokens], np.int32), np.array([len(tokens)], np.int32)
+        )
+        return probs[0], attention[0]
+
+    return predict
+
+
+def token_ids(text, mask="_"):
+    return [MASK_ID if c == mask else MASKED.symbols.index(c) for c in text]
+
+
+def scores(mask):
+    return {candidate["token"]: candidate["score"] for candidate in mask["candidates"]}
+
+
+def window_of(tokens, position):
+    start = min(max(position - WINDOW // 2, 0), max(len(tokens) - WINDOW, 0))
+    return start, min(start + WINDOW, len(tokens))
+
+
+def fill(predict, tokens):
+    """Fills the surest mask, reads again, and so on; every mask in the window centred on it."""
+    tokens = list(tokens)
+    while MASK_ID in tokens:
+        best = (-1.0, 0, 0)
+        for position in [i for i, token in enumerate(tokens) if token == MASK_ID]:
+            start, end = window_of(tokens, position)
+            known = predict(tokens[start:end])[0][position - start][1:]
+            best = max(best, (float(known.max()), position, 1 + int(known.argmax())))
+        tokens[best[1]] = best[2]
+    return "".join(MASKED.symbols[token] for token in tokens)
+
+
+def test_the_answer_has_the_shape_of_the_contract(ask):
+    answer = ask(PATH, inputs="Time trave<mask>", top_k=2)
+    assert list(answer) == ["model", "version", "results", "usage"]
+    assert (answer["model"], answer["version"]) == ("masked-lm", 1)
+    assert answer["usage"] == {"input_tokens": 11}
+    (result,) = answer["results"]
+    assert list(result) == ["normalized", "masks", "filled"]
+    assert result["normalized"] == "time trave<mask>"
+    (mask,) = result["masks"]
+    assert list(mask) == [
+        "index",
+        "position",
+        "char_start",
+        "char_end",
+        "window",
+        "entropy",
+        "candidates",
+    ]
+    assert mask["index"] == 0
+    assert mask["position"] == 10
+    assert (mask["char_start"], mask["char_end"]) == (10, 16)
+    assert mask["window"] == [0, 11]
+    assert [list(candidate) for candidate in mask["candidates"]] == [
+        ["token", "token_id", "score"]
+    ] * 2
+    for candidate in mask["candidates"]:
+        assert MASKED.symbols[candidate["token_id"]] == candidate["token"]
+
+
+@pytest.mark.parametrize("text", ["_", "the tim_ m_chine", "_ab_", "so i_"])
+def test_scores_are_the_models_probabilities_over_the_whole_vocabulary(ask, predict, text):
+    result = ask(PATH, inputs=text, mask_token="_", top_k=28)["results"][0]
+    tokens = token_ids(text)
+    probs, _ = predict(tokens)
+    assert len(result["masks"]) == text.count("_")
+    for mask in result["masks"]:
+        expected = probs[mask["position"]]
+        assert tokens[mask["position"]] == MASK_ID
+        found = scores(mask)
+        assert len(found) == 28
+        np.testing.assert_allclose([found[s] for s in MASKED.symbols], expected, atol=ATOL)
+        assert sum(found.values()) == pytest.approx(1, abs=ATOL)
+        assert mask["entropy"] == pytest.approx(-(expected * np.log(expected)).sum(), abs=1e-4)
+        in_order = [candidate["score"] for candidate in mask["candidates"]]
+        assert in_order == sorted(in_order, reverse=True)
+
+
+def test_masks_are_found_where_they_were_in_the_text_as_sent(ask):
+    text = "\t1. The  <mask>ime—machine… <mask>\U0001f642<mask>"
+    result = ask(PATH, inputs=text)["results"][0]
+    assert result["normalized"] == " the <mask>ime machine <mask> <mask>"
+    for mask in result["masks"]:
+        assert text[mask["char_start"] : mask["char_end"]] == MASK
+    assert [mask["index"] for mask in result["masks"]] == [0, 1, 2]
+    assert [mask["position"] for mask in result["masks"]] == [5, 18, 20]
+    assert [mask["char_start"] for mask in result["masks"]] == sorted(
+        i for i in range(len(text)) if text.startswith(MASK, i)
+    )
+
+
+@pytest.mark.parametrize("placeholder", ["_", "[MASK]", ".*", "X", "\\", "☃", "<mask> ", "?" * 50])
+def test_any_placeholder_stands_for_a_mask(ask, placeholder):
+    plain = ask(PATH, inputs="a tim<mask> m<mask>")["results"][0]
+    other = ask(PATH, inputs=f"a tim{placeholder} m{placeholder}", mask_token=placeholder)
+    other = other["results"][0]
+    if placeholder != "<mask> ":
+        assert other["filled"] == plain["filled"]
+        assert [scores(m) for m in other["masks"]] == [scores(m) for m in plain["masks"]]
+    for mask in other["masks"]:
+        assert mask["char_end"] - mask["char_start"] == len(placeholder)
+
+
+def test_by_default_there_are_five_candidates_and_top_k_asks_for_others(ask):
+    def count(**options):
+        return len(ask(PATH, inputs="a<mask>", **options)["results"][0]["masks"][0]["candidates"])
+
+    assert count() == 5
+    assert count(top_k=None) == 5
+    assert count(top_k=1) == 1
+    assert count(top_k=28) == 28
+    assert count(top_k=10**9) == 28
+
+
+def test_targets_choose_candidates_without_renormalising_their_scores(ask):
+    everything = scores(ask(PATH, inputs="a<mask>", top_k=28)["results"][0]["masks"][0])
+    for targets in (["e"], [" ", "z", "<unk>"], ["x", "y", "z", "a", "b", "c", "d"]):
+        (mask,) = ask(PATH, inputs="a<mask>", targets=targets)["results"][0]["masks"]
+        assert scores(mask) == {target: everything[target] for target in targets}
+        (mask,) = ask(PATH, inputs="a<mask>", targets=targets, top_k=2)["results"][0]["masks"]
+        best = sorted(targets, key=everything.get, reverse=True)[:2]
+        assert [candidate["token"] for candidate in mask["candidates"]] == best
+
+
+def test_a_long_text_is_read_in_the_window_centred_on_each_mask(ask, predict):
+    text = "_" + LONG[1:30] + "_" + LONG[31:-1] + "_"
+    tokens = token_ids(text)
+    answer = ask(PATH, inputs=text, mask_token="_", top_k=28)
+    result = answer["results"][0]
+    assert answer["usage"] == {"input_tokens": len(text)}
+    assert result["normalized"] == text.replace("_", MASK)
+    positions = [mask["position"] for mask in result["masks"]]
+    assert positions == [0, 30, len(text) - 1]
+    windows = [mask["window"] for mask in result["masks"]]
+    assert windows == [[0, 16], [22, 38], [len(text) - 16, len(text)]]
+    for mask in result["masks"]:
+        start, end = mask["window"]
+        probs, _ = predict(tokens[start:end])
+        expected = probs[mask["position"] - start]
+        found = scores(mask)
+        np.testing.assert_allclose([found[s] for s in MASKED.symbols], expected, atol=ATOL)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the ti_e _achin_", "_" * WINDOW, LONG[:20] + "_" + LONG[21:25] + "__" + LONG[27:-1] + "_"],
+    ids=["in one window", "nothing but masks", "over windows"],
+)
+def test_filled_is_what_repeated_filling_of_the_surest_mask_gives(ask, predict, text):
+    result = ask(PATH, inputs=text, mask_token="_")["results"][0]
+    assert result["filled"] == fill(predict, token_ids(text))
+
+
+def test_filling_jointly_differs_from_filling_every_mask_by_itself(ask):
+    result = ask(PATH, inputs="_" * WINDOW, mask_token="_", top_k=28)["results"][0]
+    alone = "".join(
+        max((c for c in mask["candidates"] if c["token"] != "<unk>"), key=lambda c: c["score"])[
+            "token"
+        ]
+        for mask in result["masks"]
+    )
+    assert len(result["filled"]) == WINDOW
+    assert result["filled"] != alone
+
+
+def test_attention_is_the_models_and_its_rows_sum_to_one(ask, predict):
+    text = "the ti_e m_ch"
+    attention = ask(PATH, inputs=text, mask_token="_", attention=True)["results"][0]["attention"]
+    assert list(attention) == [
+        "source_tokens",
+        "target_tokens",
+        "layers",
+        "heads",
+        "shape",
+        "weights",
+    ]
+    assert attention["source_tokens"] == [MASK if c == "_" else c for c in text]
+    assert attention["target_tokens"] == attention["source_tokens"]
+    assert attention["layers"] == [0, 1]
+    assert attention["heads"] == [0, 1]
+    assert attention["shape"] == [2, 2, 13, 13]
+    weights = np.array(attention["weights"])
+    np.testing.assert_allclose(weights, predict(token_ids(text))[1], atol=ATOL)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=ATOL)
+
+
+@pytest.mark.parametrize(
+    ("choice", "layers", "heads"),
+    [
+        ({}, [0, 1], [0, 1]),
+        ({"layers": "all", "heads": "all"}, [0, 1], [0, 1]),
+        ({"layers": [1]}, [1], [0, 1]),
+        ({"layers": [1, 0], "heads": [1]}, [1, 0], [1]),
+        ({"heads": [1, 0]}, [0, 1], [1, 0]),
+    ],
+    ids=str,
+)
+def test_layers_and_heads_are_those_that_were_asked_for(ask, choice, layers, heads):
+    def attention(asked):
+        return ask(PATH, inputs="ab<mask>", attention=asked)["results"][0]["attention"]
+
+    everything = np.array(attention(True)["weights"])
+    found = attention(choice)
+    assert (found["layers"], found["heads"]) == (layers, heads)
+    assert found["shape"] == [len(layers), len(heads), 3, 3]
+    np.testing.assert_array_equal(found["weights"], everything[layers][:, heads])
+    packed = attention(choice | {"encoding": "base64"})
+    values = np.frombuffer(base64.b64decode(packed["weights"]), "<f4").reshape(packed["shape"])
+    np.testing.assert_array_equal(values, np.array(found["weights"], np.float32))
+    assert {**packed, "weights": None} == {**found, "weights": None}
+
+
+def test_heads_can_be_averaged(ask):
+    def attention(asked):
+        return ask(PATH, inputs="ab<mask>", attention=asked)["results"][0]["attention"]
+
+    mean = attention({"heads": "mean"})
+    assert mean["heads"] == ["mean"]
+    assert mean["shape"] == [2, 1, 3, 3]
+    everything = np.array(attention(True)["weights"])
+    np.testing.assert_allclose(mean["weights"], everything.mean(axis=1, keepdims=True), atol=ATOL)
+
+
+def test_attention_that_is_not_wanted_is_not_sent_and_changes_nothing_else(ask):
+    plain = ask(PATH, inputs="ab<mask>")
+    assert ask(PATH, inputs="ab<mask>", attention=False) == plain
+    assert ask(PATH, inputs="ab<mask>", attention=None) == plain
+    assert "attention" not in plain["results"][0]
+    with_attention = ask(PATH, inputs="ab<mask>", attention=True)["results"][0]
+    assert with_attention["filled"] == plain["results"][0]["filled"]
+
+
+def same(results, expected):
+    assert [result["normalized"] for result in results] == [r["normalized"] for r in expected]
+    assert [result["filled"] for result in results] == [r["filled"] for r in expected]
+    for result, other in zip(results, expected, strict=True):
+        for mask, twin in zip(result["masks"], other["masks"], strict=True):
+            assert {**mask, "entropy": 0, "candidates": 0} == {
+                **twin,
+                "entropy": 0,
+                "candidates": 0,
+            }
+            assert scores(mask) == pytest.approx(scores(twin), abs=ATOL)
+
+
+def test_one_text_in_a_list_is_answered_like_the_text_itself(ask):
+    assert ask(PATH, inputs=["a tim<mask>"]) == ask(PATH, inputs="a tim<mask>")
+
+
+def test_many_texts_are_answered_like_each_by_itself(ask):
+    generator = np.random.default_rng(0)
+    texts = []
+    for _ in range(40):
+        start, size = generator.integers(0, 40), generator.integers(1, 40)
+        text = list(LONG[start : start + size])
+        for position in generator.integers(0, len(text), 2):
+            text[position] = "_"
+        texts.append("".join(text))
+    together = ask(PATH, inputs=texts, mask_token="_", top_k=28)
+    alone = [ask(PATH, inputs=text, mask_token="_", top_k=28) for text in texts]
+    same(together["results"], [answer["results"][0] for answer in alone])
+    tokens = sum(answer["usage"]["input_tokens"] for answer in alone)
+    assert together["usage"] == {"input_tokens": tokens}
+
+
+def test_the_model_can_be_named(ask):
+    assert ask(PATH, inputs="a<mask>", model="masked-lm") == ask(PATH, inputs="a<mask>", model=None)
+
+
+def test_entropy_is_in_nats_and_of_certainty_zero():
+    assert entropy(np.array([0.0, 1.0, 0.0])) == 0
+    assert entropy(np.full(4, 0.25)) == pytest.approx(math.log(4))
