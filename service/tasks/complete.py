@@ -18,13 +18,16 @@ from models.checkpoint import ModelCard
 from models.decoder import CausalLanguageModel, Sampling
 from service.batcher import Ticket
 from service.engine import Program, Ragged, make_grid
-from service.errors import InvalidInput
+from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import CompletionRequest
-from service.tasks.context import Context, require_length
+from service.tasks.context import Context, off_loop, require_length
 
 WIRING = "decoder"
 MAX_STOPS = 4
+# Temperatures and masses below it take the likeliest token, as their limit does; divided by or
+# compared with in float32, they would overflow or vanish.
+SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,9 +132,8 @@ async def complete(
     model = context.registry.choose(request.model, WIRING)
     stops = _stops(request)
     _require_servable(context, request)
-    prompts = [
-        _encode(model, text, param) for param, text in context.texts(request.prompt or "", "prompt")
-    ]
+    texts = context.texts("" if request.prompt is None else request.prompt, "prompt")
+    prompts = await off_loop(lambda: [_encode(model, text, param) for param, text in texts])
     seed = secrets.randbits(63) if request.seed is None else request.seed
     empty = np.zeros(0, np.int32), np.zeros((0, len(model.card.vocabulary.symbols)), np.float32)
     continuations = [
@@ -158,7 +160,10 @@ async def complete(
 def _stops(request: CompletionRequest) -> list[str]:
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if len(stops) > MAX_STOPS or "" in stops:
-        raise InvalidInput(f"expected at most {MAX_STOPS} strings, none of them empty", "stop")
+        raise InvalidInput(
+            f"expected at most {MAX_STOPS} strings, none of them empty, got {excerpt(stops)}",
+            "stop",
+        )
     return stops
 
 
@@ -208,8 +213,8 @@ async def _grow(
                 {
                     "tokens": np.concatenate([[model.card.config["vocab_size"]], text]),
                     "max_new_tokens": min(request.max_tokens - len(continuation.tokens), size),
-                    "temperature": request.temperature,
-                    "top_p": request.top_p,
+                    "temperature": request.temperature if request.temperature > SMALLEST else 0,
+                    "top_p": max(request.top_p, SMALLEST),
                     "seed": np.random.SeedSequence(key).generate_state(1)[0],
                 }
             )
