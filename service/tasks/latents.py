@@ -11,12 +11,15 @@ from models.perceiver import PerceiverAutoencoder
 from service.batcher import Ticket
 from service.encoding import FloatArray, decode_array, encode_array
 from service.engine import Program, Ragged, Row, make_grid
-from service.errors import InvalidInput
+from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import EncodedArray, LatentsRequest
 from service.tasks.context import Context, off_loop, require_length
 
 WIRING = "perceiver"
+# Features take the place of embeddings, which are of the order of 1. Attention multiplies them and
+# norms square them, so that much larger ones overflow float32 inside the model.
+MAX_MAGNITUDE = 1e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,23 +149,29 @@ def _depth(value: object) -> int:
 def _matrix(rows: object, width: int, param: str) -> np.ndarray:
     """Nested lists as a matrix; only numbers count as such, not strings, booleans or null."""
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise InvalidInput(f"expected N x {width} numbers as a list of lists", param)
+        raise InvalidInput(
+            f"expected N x {width} numbers as a list of lists, got {excerpt(rows)}", param
+        )
     for index, row in enumerate(rows):
         if len(row) != width:
             raise InvalidInput(f"expected {width} numbers, got {len(row)}", f"{param}[{index}]")
-        odd = next((value for value in row if type(value) not in (float, int)), None)
-        if odd is not None or None in row:
-            raise InvalidInput(
-                f"expected numbers, got a value of type {type(odd).__name__}", f"{param}[{index}]"
-            )
+        odd = next((i for i, value in enumerate(row) if type(value) not in (float, int)), None)
+        if odd is not None:
+            name = f"{param}[{index}][{odd}]"
+            raise InvalidInput(f"expected a number, got {excerpt(row[odd])}", name)
     return _checked(np.array(rows, dtype=np.float64).reshape(len(rows), width), width, param)
 
 
 def _checked(matrix: np.ndarray, width: int, param: str) -> np.ndarray:
     if matrix.ndim != 2 or matrix.shape[1] != width:
         raise InvalidInput(f"expected N x {width} numbers, got shape {list(matrix.shape)}", param)
-    with np.errstate(over="ignore"):
-        narrow = matrix.astype(np.float32)
-    if not np.isfinite(narrow).all():
-        raise InvalidInput("expected finite numbers in the range of float32", param)
-    return narrow
+    # Not greater is not enough, as it would let NaN through.
+    fitting = np.abs(matrix) <= MAX_MAGNITUDE
+    if not fitting.all():
+        row, column = np.argwhere(~fitting)[0]
+        raise InvalidInput(
+            f"expected a number from {-MAX_MAGNITUDE:g} to {MAX_MAGNITUDE:g}, "
+            f"got {matrix[row, column]:g}",
+            f"{param}[{row}][{column}]",
+        )
+    return matrix.astype(np.float32)

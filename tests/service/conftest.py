@@ -3,6 +3,7 @@
 ``models`` and ``service`` are imported inside fixtures; tests/conftest.py says why.
 """
 
+import contextlib
 import functools
 import time
 
@@ -10,6 +11,16 @@ import jax
 import pytest
 
 START_S = 180.0
+
+
+@contextlib.contextmanager
+def quick_compilation():
+    """Code of tiny models need not be fast, and without optimisation is ready in half the time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
@@ -37,13 +48,11 @@ def client(service_settings):
     from service.app import create_app
 
     with TestClient(create_app(service_settings)) as client:
-        # Compiled code of tiny models need not be fast, and is ready in half the time.
-        jax.config.update("jax_disable_most_optimizations", True)
         deadline = time.monotonic() + START_S
-        while client.get("/readyz").status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        jax.config.update("jax_disable_most_optimizations", False)
+        with quick_compilation():
+            while client.get("/readyz").status_code != 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
         assert client.get("/readyz").json()["failures"] == {}
         yield client
 
@@ -77,6 +86,7 @@ def call(checkpoints):
         return jax.jit(lambda state, *arrays: getattr(nnx.merge(graph, state), method)(*arrays))
 
     def call(name, method, *arrays):
-        return jax.device_get(compiled(name, method)(states[name][1], *arrays))
+        with quick_compilation():
+            return jax.device_get(compiled(name, method)(states[name][1], *arrays))
 
     return call
