@@ -77,6 +77,25 @@ def tiny_models(recipes):
 
 
 @pytest.fixture(scope="session")
+def recording():
+    """Gives a subclass of a dataclass that notes what is read of it while ``read`` is a set."""
+
+    def subclass(dataclass):
+        class Recording(dataclass):
+            read = None
+
+            def __getattribute__(self, name):
+                notes = type(self).read
+                if notes is not None:
+                    notes.add(name)
+                return object.__getattribute__(self, name)
+
+        return Recording
+
+    return subclass
+
+
+@pytest.fixture(scope="session")
 def masked_lm(tiny_models):
     return tiny_models["masked-lm"]
 

@@ -6,9 +6,9 @@ Source: Dive into Deep Learning (2026), section "Converting Raw Text into Sequen
 """
 
 import hashlib
+import http.client
 import logging
 import os
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ def _cached_or_downloaded() -> bytes:
     try:
         with urllib.request.urlopen(URL, timeout=DOWNLOAD_TIMEOUT_S) as response:
             content = response.read(MAX_BYTES)
-    except (OSError, urllib.error.URLError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise CorpusError(
             f"corpus: no --corpus was given, there is no copy at {cached}, and {URL} could not be "
             f"downloaded ({error}); pass the book's {NAME} with --corpus PATH"

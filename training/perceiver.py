@@ -42,7 +42,7 @@ class PerceiverRecipe:
     config: PerceiverConfig
     optimization: Optimization
     buckets: tuple[int, ...]
-    bucket_weights: tuple[float, ...]
+    bucket_weights: tuple[int, ...]
     cost_lengths: tuple[int, ...]
     seed: int = 0
 
@@ -73,7 +73,7 @@ class PerceiverRecipe:
             config=PerceiverConfig.debug(len(vocabulary.symbols)),
             optimization=Optimization(num_steps=4, batch_size=2, learning_rate=1e-3),
             buckets=(32, 64),
-            bucket_weights=(1.0, 1.0),
+            bucket_weights=(1, 1),
             cost_lengths=(64, 128),
         )
 

@@ -3,6 +3,7 @@
 Axis letters: B batch, T position.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,9 @@ class Optimization:
 
     The learning rate rises over ``warmup_steps``; with ``use_decay`` it then falls to 2 % of
     itself along a cosine. ``max_grad_norm`` None leaves gradients unclipped.
+
+    Raises:
+        ValueError: if a number cannot be trained with.
     """
 
     num_steps: int
@@ -38,6 +42,16 @@ class Optimization:
         for name in ("num_steps", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate: expected a number above 0, got {self.learning_rate}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay: expected at least 0, got {self.weight_decay}")
+        if not 0 <= self.warmup_steps < self.num_steps:
+            raise ValueError(
+                f"warmup_steps: expected 0..{self.num_steps - 1}, got {self.warmup_steps}"
+            )
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm: expected a number above 0, got {self.max_grad_norm}")
 
     def schedule(self) -> optax.Schedule:
         """Learning rate by step."""

@@ -48,21 +48,6 @@ CONFIGS = {
 }
 
 
-def recording(config_class):
-    """A subclass of a config that notes which of its fields are read once it is made."""
-
-    class Recording(config_class):
-        read = None
-
-        def __getattribute__(self, name):
-            notes = type(self).read
-            if notes is not None:
-                notes.add(name)
-            return object.__getattribute__(self, name)
-
-    return Recording
-
-
 def build_and_run(wiring, config):
     model = WIRINGS[wiring].model(config, rngs=nnx.Rngs(0))
     tokens, lengths = jnp.zeros((1, 4), jnp.int32), jnp.array([4], jnp.int32)
@@ -72,7 +57,7 @@ def build_and_run(wiring, config):
 
 
 @pytest.mark.parametrize("wiring", CONFIGS)
-def test_every_field_of_a_config_is_read_by_its_model(wiring):
+def test_every_field_of_a_config_is_read_by_its_model(recording, wiring):
     """No dead knobs: a field that nothing reads would promise what is not done."""
     config = CONFIGS[wiring]
     recording_class = recording(type(config))
@@ -83,7 +68,7 @@ def test_every_field_of_a_config_is_read_by_its_model(wiring):
     assert fields - recording_class.read == set()
 
 
-def test_every_field_of_a_block_config_is_read_by_its_sizes():
+def test_every_field_of_a_block_config_is_read_by_its_sizes(recording):
     recorded = recording(BlockConfig)
     config = recorded(embed_dim=8, num_heads=2)
     recorded.read = set()
