@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -26,6 +26,7 @@ class Identity:
     corpus: dict[str, Any]
 
 
+@runtime_checkable
 class Recipe(Protocol):
     """One trainable task.
 
