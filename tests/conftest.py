@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, settings
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # The same examples every time, and no deadline: a busy machine is no failure.
 settings.register_profile(
@@ -32,6 +34,12 @@ settings.load_profile("repeatable")
 
 # Long enough for the book's windows (103,063 characters) and the Perceiver's held-out stretch.
 CORPUS_CHARACTERS = 120_000
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_once(tmp_path_factory):
+    """Programs that several tests compile are kept for the session, and for no other."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
 
 
 @pytest.fixture(scope="session")
