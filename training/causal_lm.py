@@ -36,11 +36,24 @@ class CausalLMRecipe:
 
     @classmethod
     def book(cls, corpus: Corpus) -> "CausalLMRecipe":
-        """Sizes and steps of the masked recipe: 2,000 steps, about 8 minutes on 2 CPU cores."""
+        """Sizes and windows of the masked recipe, in 700 steps: 5 minutes on 2 CPU cores.
+
+        Every character is a target here, not one in seven, so the 2,000 steps at a constant
+        learning rate that suit the masked recipe end far past the best validation loss: 2.88 nats,
+        above the unigram entropy, against about 1.6 after 500 steps with decay.
+        """
         return cls(
             corpus=corpus,
             config=TransformerConfig.book(len(vocabulary.symbols)),
-            optimization=Optimization(num_steps=2000, batch_size=64, learning_rate=1e-3),
+            optimization=Optimization(
+                num_steps=700,
+                batch_size=64,
+                learning_rate=1e-3,
+                weight_decay=0.1,
+                warmup_steps=50,
+                use_decay=True,
+                max_grad_norm=1.0,
+            ),
         )
 
     @classmethod
@@ -79,7 +92,7 @@ class CausalLMRecipe:
 
     def training_figures(self, losses: list[float]) -> Figures:
         """Loss along the way, mean of the last 50 steps."""
-        return {"loss_at_step": smoothed_losses(losses, (500, 1000, 2000), 50)}
+        return {"loss_at_step": smoothed_losses(losses, (100, 300, 500, 700), 50)}
 
     def evaluate(self, model: CausalLanguageModel) -> Figures:
         """Accuracy and loss by position on the validation windows."""
