@@ -5,7 +5,7 @@ Unknown fields, NaN, infinities and numbers in strings are refused.
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.encoding import Encoding
@@ -19,6 +19,17 @@ Index = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 # One wrong item ends the check of a list: a body can hold millions, and each would be described.
 Items = Annotated[list[Item], Field(fail_fast=True)]
+
+
+def _require_boolean(value: Any) -> Any:
+    """Keeps 0, which equals False, from passing for it."""
+    if not isinstance(value, bool):
+        raise PydanticCustomError("literal_error", "expected {expected}", {"expected": "False"})
+    return value
+
+
+# What the contract has and this version does not do yet.
+Unserved = Annotated[Literal[False], BeforeValidator(_require_boolean)]
 
 
 class Strict(BaseModel):
@@ -95,7 +106,7 @@ class FillMaskRequest(Request):
         min_length=1,
         description="The placeholder that stands for a mask in inputs.",
     )
-    evidence: Literal[False] = Field(
+    evidence: Unserved = Field(
         default=False,
         description="What each side of a mask was worth; not served yet, leave it false.",
     )
@@ -116,7 +127,7 @@ class DecodeRequest(Request):
         description="Most tokens to decode, by default as many as the task needs.",
     )
     attention: Attention = None
-    stream: Literal[False] = Field(
+    stream: Unserved = Field(
         default=False, description="Server-sent events; not served yet, leave it false."
     )
 
@@ -146,7 +157,7 @@ class LatentsRequest(Request):
     encoding_format: Encoding = Field(
         default="float", description="Nested lists, or base64 of float32."
     )
-    reconstruct: Literal[False] = Field(
+    reconstruct: Unserved = Field(
         default=False,
         description="Read the text back out of the latents; not served yet, leave it false.",
     )
@@ -183,7 +194,7 @@ class CompletionRequest(Request):
         le=5,
         description="Log-probabilities of the tokens and of this many others.",
     )
-    stream: Literal[False] = Field(
+    stream: Unserved = Field(
         default=False, description="Server-sent events; not served yet, leave it false."
     )
     user: str | None = Field(default=None, description="Accepted as the schema has it; not used.")

@@ -5,7 +5,6 @@ is longer than the model's window is never cut: each mask is read in the window 
 """
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -223,21 +222,28 @@ def parse(
         InvalidInput: if there is no mask, or more than ``max_masks``.
         UnknownSymbolError: if a symbol is missing from the vocabulary.
     """
-    origins = [found.span() for found in re.finditer(re.escape(mask_token), text)]
-    if not 1 <= len(origins) <= max_masks:
+    parts = text.split(mask_token)
+    num_masks = len(parts) - 1
+    if not 1 <= num_masks <= max_masks:
         raise InvalidInput(
-            f"expected 1 to {max_masks} masks {excerpt(mask_token)}, got {len(origins)}", param
+            f"expected 1 to {max_masks} masks {excerpt(mask_token)}, got {num_masks}", param
         )
-    starts = [0, *(end for _, end in origins)]
-    ends = [*(start for start, _ in origins), len(text)]
-    parts: list[np.ndarray] = []
-    positions = []
-    for start, end in zip(starts, ends, strict=True):
-        if parts:
-            positions.append(sum(map(len, parts)))
-            parts.append(np.array([vocabulary.special_id(MASK)], dtype=np.int32))
-        parts.append(vocabulary.encode(vocabulary.normalize(text[start:end]).text))
-    return MaskedText(tokens=np.concatenate(parts), positions=positions, origins=origins)
+    mask = np.array([vocabulary.special_id(MASK)], dtype=np.int32)
+    tokens: list[np.ndarray] = []
+    positions, starts = [], []
+    position = start = 0
+    for part in parts:
+        encoded = vocabulary.encode(vocabulary.normalize(part).text)
+        tokens += [encoded, mask]
+        positions.append(position + encoded.size)
+        starts.append(start + len(part))
+        position, start = positions[-1] + 1, starts[-1] + len(mask_token)
+    # No mask comes after the last part.
+    return MaskedText(
+        tokens=np.concatenate(tokens[:-1]),
+        positions=positions[:-1],
+        origins=[(start, start + len(mask_token)) for start in starts[:-1]],
+    )
 
 
 async def _read(
