@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from service.dependencies import ContextDep
 from service.errors import NotReady
+from service.routes.inference import ERRORS
 from service.transport import JsonResponse
 
 router = APIRouter()
@@ -15,8 +16,8 @@ async def get_livez() -> JsonResponse:
     return JsonResponse({"status": "alive"})
 
 
-@router.get("/readyz")
-@router.get("/health")
+@router.get("/readyz", responses={503: ERRORS[503]})
+@router.get("/health", responses={503: ERRORS[503]})
 async def get_readyz(context: ContextDep) -> JsonResponse:
     """A model is loaded and compiled, and the worker runs; 503 otherwise.
 

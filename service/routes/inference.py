@@ -43,6 +43,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         "description": "A value is wrong: which, what was expected, what came",
     },
     429: {"model": ErrorAnswer, "description": "Queue full; see Retry-After"},
+    500: {"model": ErrorAnswer, "description": "Our fault; the log tells more by the request id"},
     503: {"model": ErrorAnswer, "description": "Loading or draining; see Retry-After"},
     504: {"model": ErrorAnswer, "description": "Deadline passed"},
 }

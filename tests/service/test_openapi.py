@@ -1,0 +1,106 @@
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+
+CALLS = {
+    ("post", "/v1/fill-mask"),
+    ("post", "/v1/decode"),
+    ("post", "/v1/latents"),
+    ("post", "/v1/completions"),
+    ("get", "/v1/models"),
+    ("get", "/v1/models/{name}"),
+    ("get", "/livez"),
+    ("get", "/readyz"),
+    ("get", "/health"),
+}
+INFERENCE = sorted(path for method, path in CALLS if method == "post")
+
+
+@pytest.fixture(scope="module")
+def openapi(client):
+    return client.get("/openapi.json").json()
+
+
+def resolve(openapi, schema):
+    while "$ref" in schema:
+        schema = openapi["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+    return schema
+
+
+def request_schema(openapi, path):
+    content = openapi["paths"][path]["post"]["requestBody"]["content"]
+    assert list(content) == ["application/json"]
+    return resolve(openapi, content["application/json"]["schema"])
+
+
+def test_every_call_that_is_served_is_described_and_no_other(openapi):
+    described = {(method, path) for path, calls in openapi["paths"].items() for method in calls}
+    assert described == CALLS
+
+
+def test_every_call_says_what_it_does(openapi):
+    for method, path in CALLS:
+        assert openapi["paths"][path][method]["description"]
+
+
+@pytest.mark.parametrize("path", INFERENCE)
+def test_the_example_of_a_request_works_when_it_is_sent(client, openapi, path):
+    examples = request_schema(openapi, path)["examples"]
+    assert examples
+    for example in examples:
+        answer = client.post(path, json=example)
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("path", INFERENCE)
+def test_every_field_of_a_request_is_described(openapi, path):
+    schema = request_schema(openapi, path)
+    assert schema["additionalProperties"] is False
+    for name, field in schema["properties"].items():
+        assert field.get("description"), name
+
+
+@pytest.mark.parametrize("path", INFERENCE)
+def test_every_status_of_the_table_is_described_with_the_body_of_errors(openapi, path):
+    responses = openapi["paths"][path]["post"]["responses"]
+    assert set(responses) == {"200", "400", "404", "413", "415", "422", "429", "500", "503", "504"}
+    for status, response in responses.items():
+        assert response["description"]
+        schema = resolve(openapi, response["content"]["application/json"]["schema"])
+        if status != "200":
+            error = resolve(openapi, schema["properties"]["error"])
+            assert list(error["properties"]) == ["message", "type", "param", "code", "request_id"]
+
+
+@pytest.mark.parametrize("path", INFERENCE)
+def test_an_answer_has_the_fields_that_are_described(client, openapi, path):
+    (example, *_) = request_schema(openapi, path)["examples"]
+    answer = client.post(path, json=example).json()
+    described = openapi["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]
+    require_described(openapi, described["schema"], answer)
+
+
+def require_described(openapi, schema, value):
+    """Walks through objects and lists, as far as the schema describes them."""
+    schema = resolve(openapi, schema)
+    if isinstance(value, dict) and "properties" in schema:
+        assert set(schema.get("required", [])) <= set(value) <= set(schema["properties"])
+        for name, inner in value.items():
+            require_described(openapi, schema["properties"][name], inner)
+    elif isinstance(value, list) and "items" in schema:
+        for inner in value:
+            require_described(openapi, schema["items"], inner)
+
+
+def test_the_documentation_is_served(client):
+    answer = client.get("/docs")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "/openapi.json" in answer.text
+
+
+def test_making_an_application_loads_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr("service.registry.Registry.load", lambda *_: pytest.fail("loaded"))
+    app = create_app(Settings(checkpoints=tmp_path))
+    assert not app.state.context.registry.is_loaded
