@@ -53,6 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
         await batcher.start()
         loading = asyncio.create_task(_load(registry, settings))
         yield
+        registry.stop()
         loading.cancel()
         await batcher.stop()
 

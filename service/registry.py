@@ -1,6 +1,7 @@
 """Which models are loaded; loading happens in a thread, from a directory of bundles."""
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class Registry:
     def __init__(self, programs: Mapping[str, Callable[[ModelCard], Sequence[Program]]]) -> None:
         self._programs = programs
         self._models: dict[str, LoadedModel] = {}
+        self._stopping = threading.Event()
         self.failures: dict[str, str] = {}
         self.is_loaded = False
 
@@ -41,9 +43,14 @@ class Registry:
         """
         try:
             for name, path in sorted(find_bundles(root).items()):
-                self._load(root, name, path)
+                if not self._stopping.is_set():
+                    self._load(root, name, path)
         finally:
             self.is_loaded = True
+
+    def stop(self) -> None:
+        """Ends loading before the next shape is compiled; whoever stops need not wait for all."""
+        self._stopping.set()
 
     def _load(self, root: Path, name: str, path: Path) -> None:
         # Whatever is wrong with one bundle, down to a shape that does not compile, must not keep
@@ -51,6 +58,8 @@ class Registry:
         try:
             self._models[name] = self._compile(name, path)
         except Exception as error:
+            if self._stopping.is_set():
+                return
             logger.exception("%s cannot be served", path)
             # Where bundles lie on this machine is nothing that answers should tell.
             reason = str(error).replace(f"{root.resolve()}/", "").replace(f"{root}/", "")
@@ -63,8 +72,13 @@ class Registry:
             raise CheckpointError(f"{path}: expected the model {expected}, got {found}")
         engine = Engine(bundle, self._programs[bundle.card.wiring](bundle.card))
         logger.info("compiling %s version %d", name, bundle.card.version)
-        engine.warm_up(lambda shape: logger.debug("compiling %s %s", name, shape))
+        engine.warm_up(lambda shape: self._note(name, shape))
         return LoadedModel(bundle.card, engine)
+
+    def _note(self, name: str, shape: str) -> None:
+        logger.debug("compiling %s %s", name, shape)
+        if self._stopping.is_set():
+            raise InterruptedError(f"{name}: stopped before {shape} was compiled")
 
     @property
     def models(self) -> dict[str, LoadedModel]:

@@ -43,8 +43,7 @@ class StrictRequest(Request):
             limit = self.app.state.context.settings.max_body_bytes
             declared = self.headers.get("content-length", "")
             if declared.isdecimal() and float(declared) > limit:
-                got = excerpt(declared)
-                raise TooLarge(f"expected a body of at most {limit} bytes, got {got}")
+                raise TooLarge(f"expected a body of at most {limit} bytes, got {declared[:20]}")
             chunks, size = [], 0
             async for chunk in self.stream():
                 size += len(chunk)
@@ -151,7 +150,8 @@ class Envelope:
                 logger.info(
                     "%s %s %d %.1f ms %s",
                     scope["method"],
-                    scope["path"],
+                    # A path can hold line breaks, and must not forge a line of the log.
+                    excerpt(scope["path"], 100),
                     message["status"],
                     1000 * total_s,
                     state["request_id"],

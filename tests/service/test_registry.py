@@ -137,6 +137,24 @@ def test_a_model_that_does_not_compile_takes_no_other_down(copied):
     assert len(registry.models) == 3
 
 
+@pytest.mark.parametrize("stop_at", ["before the first", "while the second is compiled"])
+def test_loading_ends_soon_when_it_is_told_to_stop(copied, stop_at, caplog):
+    registry = Registry({})
+
+    def stopping(card):
+        if card.name == "masked-lm":
+            registry.stop()
+        return programs(card)
+
+    registry._programs = dict.fromkeys(PROGRAMS, stopping)
+    if stop_at == "before the first":
+        registry.stop()
+    registry.load(copied)
+    assert list(registry.models) == ([] if stop_at == "before the first" else ["causal-lm"])
+    assert registry.failures == {}
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_not_ready_says_that_models_are_loading_and_then_why_none_is_there(tmp_path):
     registry = Registry(PROGRAMS)
     for ask in (
