@@ -127,11 +127,13 @@ async def decode(context: Context, request: DecodeRequest, ticket: Ticket) -> De
 
 
 def _encode(model: LoadedModel, text: str, param: str) -> np.ndarray:
-    require_length(len(text), model.card.limits, param)
+    vocabulary = model.card.vocabulary
     try:
-        return model.card.vocabulary.encode(model.card.vocabulary.normalize(text).text)
+        tokens = vocabulary.encode(vocabulary.normalize(text).text)
     except UnknownSymbolError as error:
         raise InvalidInput(str(error), param) from None
+    require_length(len(tokens), model.card.limits, param)
+    return tokens
 
 
 def _result(

@@ -490,6 +490,7 @@ TEXTS = [
     ("/v1/decode", ["", ""], "inputs[0]", "expected exactly 12 symbols, got 0"),
     ("/v1/decode", "abc", "inputs", "expected exactly 12 symbols, got 3"),
     ("/v1/decode", [SOURCE, SOURCE + "a"], "inputs[1]", "expected exactly 12 symbols, got 13"),
+    ("/v1/decode", "stressed", "inputs", "'abcdefghijklmnop', got 's' (U+0073) at position 0"),
     ("/v1/decode", "abcdefghijkz", "inputs", "'abcdefghijklmnop', got 'z' (U+007A) at position 11"),
     ("/v1/decode", "Abcdefghijkl", "inputs", "'abcdefghijklmnop', got 'A' (U+0041) at position 0"),
     ("/v1/decode", "abcdef hijkl", "inputs", "got ' ' (U+0020) at position 6"),
