@@ -1,0 +1,92 @@
+"""The whole service under many clients at once."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+from tests.service.tiny import MAX_INPUT_LEN, WIDTH
+
+NUM_CLIENTS = 12
+NUM_REQUESTS = 160
+
+
+def draw_request(generator):
+    """A right request of any kind and size, with an answer that does not depend on chance."""
+    count = generator.choice([1, 1, 2, 5, 13])
+    kind = generator.choice(["fill-mask", "decode", "text", "features", "completions"])
+
+    def words(size):
+        return "".join(generator.choices("abc xyz", k=size))
+
+    if kind == "fill-mask":
+        texts = [words(generator.randint(0, 30)) + "_" for _ in range(count)]
+        attention = generator.random() < 0.3 and max(map(len, texts)) <= 16
+        return "/v1/fill-mask", {"inputs": texts, "mask_token": "_", "attention": attention}
+    if kind == "decode":
+        sources = ["".join(generator.choices("abcdefghijklmnop", k=12)) for _ in range(count)]
+        return "/v1/decode", {"inputs": sources, "attention": generator.random() < 0.3}
+    if kind == "text":
+        texts = [words(generator.randint(1, MAX_INPUT_LEN)) for _ in range(count)]
+        return "/v1/latents", {"inputs": texts, "encoding_format": "float"}
+    if kind == "features":
+        rows = [generator.randint(1, 20) for _ in range(count)]
+        draw = np.random.default_rng(generator.randint(0, 10**9)).normal
+        return "/v1/latents", {"features": [draw(size=(n, WIDTH)).tolist() for n in rows]}
+    prompts = [words(generator.randint(0, 15)) for _ in range(count)]
+    options = {"max_tokens": generator.randint(1, 30), "temperature": 0, "logprobs": 1}
+    return "/v1/completions", {"prompt": prompts} | options
+
+
+def split(value, numbers):
+    """``value`` without its fractions, which are put into ``numbers``, and what varies anyway."""
+    if isinstance(value, dict):
+        kept = {name: inner for name, inner in value.items() if name not in ("id", "created")}
+        return {name: split(inner, numbers) for name, inner in kept.items()}
+    if isinstance(value, list):
+        return [split(inner, numbers) for inner in value]
+    if isinstance(value, float):
+        return numbers.append(value)
+    return value
+
+
+@pytest.fixture
+def compilations():
+    """Every compilation from now on."""
+    found = []
+
+    def note(event, duration_s, **_):
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_many_clients_at_once_each_get_the_answer_to_their_own_request(client, compilations):
+    generator = random.Random(0)
+    requests = [draw_request(generator) for _ in range(NUM_REQUESTS)]
+
+    def answer(request):
+        path, body = request
+        answer = client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        numbers = []
+        return split(answer.json(), numbers), numbers
+
+    with ThreadPoolExecutor(NUM_CLIENTS) as clients:
+        together = list(clients.map(answer, requests))
+    for request, (found, numbers) in zip(requests, together, strict=True):
+        alone, expected = answer(request)
+        assert found == alone
+        # Rows that share a batch with others can differ in the last bits.
+        np.testing.assert_allclose(numbers, expected, atol=1e-4)
+    assert compilations == [], "compiled while serving"
+
+
+def test_the_listener_for_compilations_hears_them(compilations):
+    jax.jit(lambda x: x * 7)(np.float32(1))
+    assert len(compilations) == 1
