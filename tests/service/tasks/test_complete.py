@@ -95,7 +95,13 @@ def test_at_temperature_zero_the_likeliest_symbol_follows_over_any_length(
 
 @pytest.mark.parametrize(
     "options",
-    [{"temperature": 1e-7}, {"temperature": 1e-300}, {"top_p": 1e-9}, {"top_p": 1e-300}],
+    [
+        {"temperature": 1e-7},
+        {"temperature": 2e-38},
+        {"temperature": 1e-300},
+        {"top_p": 1e-9},
+        {"top_p": 1e-300},
+    ],
     ids=str,
 )
 def test_the_smallest_temperatures_and_masses_take_the_likeliest_symbol_too(ask, options):
@@ -124,6 +130,20 @@ def test_a_longer_completion_begins_like_a_shorter_one_within_a_window(ask):
     long = texts(ask(PATH, prompt="a", max_tokens=10, seed=3))[0]
     short = texts(ask(PATH, prompt="a", max_tokens=4, seed=3, logprobs=0))[0]
     assert long.startswith(short)
+
+
+def test_every_window_of_every_choice_is_drawn_with_a_seed_of_its_own(client, ask, monkeypatch):
+    engine = client.app.state.context.registry.find("causal-lm").engine
+    run, seeds = engine.run, []
+
+    def note(name, rows):
+        seeds.extend(int(row["seed"]) for row in rows)
+        return run(name, rows)
+
+    monkeypatch.setattr(engine, "run", note)
+    ask(PATH, prompt="the", max_tokens=40, n=3, seed=1)
+    assert len(seeds) > 3
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_symbols_are_drawn_with_the_models_probabilities(ask, next_log_probs):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from models.vocabulary import MASK
-from service.tasks.fill_mask import entropy
+from service.tasks.fill_mask import _Filling, entropy
 from tests.service.tiny import MASKED, WINDOW
 
 PATH = "/v1/fill-mask"
@@ -175,6 +175,17 @@ def test_a_long_text_is_read_in_the_window_centred_on_each_mask(ask, predict):
 def test_filled_is_what_repeated_filling_of_the_surest_mask_gives(ask, predict, text):
     result = ask(PATH, inputs=text, mask_token="_")["results"][0]
     assert result["filled"] == fill(predict, token_ids(text))
+
+
+def test_the_surest_mask_is_settled_first_and_never_as_unknown():
+    tokens = np.array([5, MASK_ID, MASK_ID], np.int32)
+    filling = _Filling(tokens, [1, 2])
+    filling.settle([np.array([0.8, 0.1, 0.1]), np.array([0.1, 0.3, 0.6])], first_id=1)
+    assert filling.open == [1]
+    assert tokens.tolist() == [5, MASK_ID, 2]
+    filling.settle([np.array([0.8, 0.15, 0.05])], first_id=1)
+    assert filling.open == []
+    assert tokens.tolist() == [5, 1, 2]
 
 
 def test_filling_jointly_differs_from_filling_every_mask_by_itself(ask):
