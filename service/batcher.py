@@ -101,23 +101,12 @@ class Batcher:
         for index, (key, _) in enumerate(groups):
             by_key.setdefault(key, []).append(index)
         capacities = [self._capacity(key) for key in by_key]
-        waiting_since, computed_s = time.monotonic(), ticket.compute_s
         entries = [
             self._enqueue(key, capacity, [groups[i][1] for i in indices], ticket)
             for (key, indices), capacity in zip(by_key.items(), capacities, strict=True)
         ]
-        try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + _left(ticket)):
-                parts = await asyncio.gather(*(entry.future for entry in entries))
-        except TimeoutError:
-            raise DeadlineExceeded("the answer was not ready in time") from None
-        finally:
-            for entry in entries:
-                entry.future.cancel()
-            spent_s = time.monotonic() - waiting_since
-            ticket.queue_s += max(spent_s - (ticket.compute_s - computed_s), 0.0)
         results: list[Any] = [None] * len(groups)
-        for indices, part in zip(by_key.values(), parts, strict=True):
+        for indices, part in zip(by_key.values(), await _collect(entries, ticket), strict=True):
             for index, result in zip(indices, part, strict=True):
                 results[index] = result
         return results
@@ -203,6 +192,21 @@ class Batcher:
             entry.ticket.compute_s += spent_s
             _deliver(entry, results[:count])
             results = results[count:]
+
+
+async def _collect(entries: Sequence[_Entry], ticket: Ticket) -> list[list[Any]]:
+    """The results of all entries; when one fails or the ticket runs out, none is waited for."""
+    started, computed_s = time.monotonic(), ticket.compute_s
+    try:
+        async with asyncio.timeout(_left(ticket)):
+            return await asyncio.gather(*(entry.future for entry in entries))
+    except TimeoutError:
+        raise DeadlineExceeded("the answer was not ready in time") from None
+    finally:
+        for entry in entries:
+            entry.future.cancel()
+        spent_s = time.monotonic() - started
+        ticket.queue_s += max(spent_s - (ticket.compute_s - computed_s), 0.0)
 
 
 def _deliver(entry: _Entry, results: Sequence[Any]) -> None:

@@ -57,8 +57,7 @@ class StrictRequest(Request):
         """The body as JSON; NaN, lone surrogates and bytes that are no UTF-8 are refused.
 
         Raises:
-            UnsupportedMedia: if the body is not said to be JSON.
-            MalformedRequest: if it is not.
+            MalformedRequest: if it is anything else.
         """
         if not hasattr(self, "_json"):
             body = await self.body()
