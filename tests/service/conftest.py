@@ -3,7 +3,6 @@
 ``models`` and ``service`` are imported inside fixtures; tests/conftest.py says why.
 """
 
-import contextlib
 import functools
 import time
 
@@ -11,16 +10,6 @@ import jax
 import pytest
 
 START_S = 180.0
-
-
-@contextlib.contextmanager
-def quick_compilation():
-    """Code of tiny models need not be fast, and without optimisation is ready in half the time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
@@ -49,10 +38,9 @@ def client(service_settings):
 
     with TestClient(create_app(service_settings)) as client:
         deadline = time.monotonic() + START_S
-        with quick_compilation():
-            while client.get("/readyz").status_code != 200:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+        while client.get("/readyz").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         assert client.get("/readyz").json()["failures"] == {}
         yield client
 
@@ -86,7 +74,6 @@ def call(checkpoints):
         return jax.jit(lambda state, *arrays: getattr(nnx.merge(graph, state), method)(*arrays))
 
     def call(name, method, *arrays):
-        with quick_compilation():
-            return jax.device_get(compiled(name, method)(states[name][1], *arrays))
+        return jax.device_get(compiled(name, method)(states[name][1], *arrays))
 
     return call
