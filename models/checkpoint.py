@@ -85,13 +85,14 @@ def save_model(root: Path, card: ModelCard, model: nnx.Module) -> Path:
     The bundle appears under its name only when it is whole; an older one of that version is
     replaced.
     """
-    leaves = flatten(nnx.state(model, nnx.Param))
+    # As numpy, so that nothing of the devices or processes they were trained on comes along.
+    leaves = jax.device_get(flatten(nnx.state(model, nnx.Param)))
     target = root / card.name / str(card.version)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
         staged = Path(scratch).resolve() / "bundle"
         staged.mkdir()
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _checkpointer() as checkpointer:
             checkpointer.save(staged / "params", leaves)
         # Orbax notes the directory that it wrote to, which is nobody's business and is never read.
         (staged / "params" / "commit_success.txt").unlink(missing_ok=True)
@@ -100,6 +101,14 @@ def save_model(root: Path, card: ModelCard, model: nnx.Module) -> Path:
             shutil.rmtree(target)
         os.replace(staged, target)
     return target
+
+
+def _checkpointer() -> ocp.StandardCheckpointer:
+    """An Orbax checkpointer of this process alone, whatever processes it trains with."""
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
+    return ocp.StandardCheckpointer(multiprocessing_options=alone)
 
 
 def write_card(bundle: Path, card: ModelCard, params_sha256: str) -> None:
@@ -159,6 +168,13 @@ def load_model(bundle: Path, sharding: jax.sharding.Sharding | None = None) -> B
         model = nnx.eval_shape(lambda: wiring.model(config, rngs=nnx.Rngs(0)))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{bundle}: config: {error}") from error
+    # Special tokens are predicted by some wirings and not by others.
+    sizes = (len(card.vocabulary.symbols), len(card.vocabulary.tokens))
+    if config.vocab_size not in sizes:
+        raise CheckpointError(
+            f"{bundle}: config: vocab_size: expected the vocabulary's {sizes[0]} symbols, or "
+            f"{sizes[1]} with special tokens, got {config.vocab_size}"
+        )
     graph, abstract = nnx.split(model)
     wanted = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -178,7 +194,7 @@ def _restore(bundle: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
     path = (bundle / "params").resolve()
     # Orbax documents no closed set of errors for damaged files; whatever it raises means the same.
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _checkpointer() as checkpointer:
             stored = checkpointer.metadata(path).item_metadata.tree
             _require_same_leaves(bundle, wanted, stored)
             return checkpointer.restore(path, wanted)

@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
     )
-    logging.getLogger("absl").setLevel(logging.WARNING)
+    for library in ("absl", "jax"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     given = {k: v for k, v in vars(parser().parse_args(arguments)).items() if v is not None}
     try:
         settings = Settings(**given)

@@ -16,7 +16,7 @@ from models.vocabulary import BOS, Vocabulary
 from training import plots
 from training.corpus import Corpus, unigram_entropy
 from training.recipe import Figures, Identity, smoothed_losses
-from training.step import Batch, Optimization, jitted, token_losses
+from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
 from training.text_windows import WINDOW, TextWindows
 
 EVALUATION_BATCH = 500
@@ -86,9 +86,10 @@ class CausalLMRecipe:
         """Windows, whole."""
         return {"targets": self.windows.train(step, self.optimization.batch_size)}
 
-    def loss(self, model: CausalLanguageModel, batch: Batch) -> Float[Array, ""]:
-        """Mean cross-entropy over all characters, in nats."""
-        return jnp.mean(_losses(model, batch["targets"])[1])
+    def loss(self, model: CausalLanguageModel, batch: dict[str, Array]) -> Objective:
+        """Cross-entropy over all characters, in nats."""
+        losses = _losses(model, batch["targets"])[1]
+        return counted(losses, jnp.ones_like(losses))
 
     def training_figures(self, losses: list[float]) -> Figures:
         """Loss along the way, mean of the last 50 steps."""

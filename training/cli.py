@@ -4,10 +4,13 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from models.checkpoint import CheckpointError, find_bundle, load_model, read_card
 from models.perceiver import PerceiverConfig
@@ -15,8 +18,10 @@ from models.vocabulary import Vocabulary
 from training import causal_lm, masked_lm, perceiver, plots, reversal
 from training.corpus import CorpusError, load_corpus
 from training.cost_curve import measure_cost
-from training.loop import TrainingError, show, train
+from training.devices import DevicesError, join_processes, split_cpu
+from training.loop import Interrupted, RunOptions, TrainingError, show, train
 from training.recipe import Recipe
+from training.run_directory import RunError
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 COST_LENGTHS = (1024, 2048, 4096, 8192)
@@ -48,19 +53,32 @@ RECIPES = {
         causal_lm.CausalLMRecipe, causal_lm.vocabulary, "a decoder that continues text"
     ),
 }
+logger = logging.getLogger(__name__)
+
 PRESETS = ("book", "debug")
+FAILURES = (CorpusError, CheckpointError, DevicesError, RunError, TrainingError, OSError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit status: 0, 1 for a failure, 2 for wrong arguments."""
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    logging.getLogger("absl").setLevel(logging.WARNING)
+    for library in ("absl", "jax"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     try:
         options.run(options)
-    except (CorpusError, CheckpointError, TrainingError, OSError) as error:
+    except Interrupted as stop:
+        sys.stderr.write(f"{stop}\n")
+        return 128 + stop.signal_number
+    except FAILURES as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except Exception:
+        if jax.process_count() == 1:
+            raise
+        # With its peers gone, a process would wait for them at the interpreter's exit.
+        logger.exception("process %d failed", jax.process_index())
+        os._exit(1)
     return 0
 
 
@@ -75,11 +93,17 @@ def parser() -> argparse.ArgumentParser:
             "--seed", type=int, help="default: the preset's own, which is 0 if not said"
         )
         command.add_argument(
+            "--num-steps", type=_positive, metavar="N", help="default: the preset's own"
+        )
+        command.add_argument(
             "--out", type=Path, default=CHECKPOINTS, help="where bundles go (default: checkpoints)"
         )
         command.add_argument(
-            "--run-dir", type=Path, help="where metrics.jsonl goes (default: runs/COMMAND)"
+            "--run-dir",
+            type=Path,
+            help="where metrics and saved states go (default: runs/COMMAND)",
         )
+        _add_running(command)
         if entry.vocabulary:
             _add_corpus(command)
         command.set_defaults(run=_train, name=name)
@@ -95,6 +119,32 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _add_running(command: argparse.ArgumentParser) -> None:
+    again = command.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on with an unfinished run")
+    again.add_argument("--replace", action="store_true", help="drop an unfinished run, start anew")
+    command.add_argument(
+        "--save-every", type=_positive, default=500, metavar="STEPS", help="default: 500"
+    )
+    command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    command.add_argument(
+        "--cpu-devices",
+        type=_positive,
+        metavar="N",
+        help="split the CPU into N devices and train data-parallel over them",
+    )
+    several = command.add_argument_group("several processes, one command each")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
+    several.add_argument("--num-processes", type=_positive, metavar="N")
+    several.add_argument("--process-id", type=int, metavar="I", help="from 0")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+    return int(text)
+
+
 def _add_corpus(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--corpus", type=Path, help="the book's timemachine.txt (default: cached, else downloaded)"
@@ -102,13 +152,42 @@ def _add_corpus(command: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
+    if options.cpu_devices:
+        split_cpu(options.cpu_devices)
+    join_processes(options.coordinator, options.num_processes, options.process_id)
     recipe = RECIPES[options.name].build(options.preset, getattr(options, "corpus", None))
     if options.seed is not None:
         recipe = dataclasses.replace(recipe, seed=options.seed)
+    if options.num_steps:
+        shorter = dataclasses.replace(recipe.optimization, num_steps=options.num_steps)
+        recipe = dataclasses.replace(recipe, optimization=shorter)
     run_directory = options.run_dir or Path("runs") / options.name
-    bundle = train(recipe, options.preset, options.out, run_directory)
-    card, _ = read_card(bundle)
-    sys.stdout.write(f"{show(card.figures)}\nsaved {bundle}\n")
+    bundle = train(
+        recipe,
+        RunOptions(
+            command=_command(options, recipe),
+            preset=options.preset,
+            out=options.out,
+            run_directory=run_directory,
+            resume=options.resume,
+            replace=options.replace,
+            save_every=options.save_every,
+            dtype=options.dtype,
+        ),
+    )
+    if bundle:
+        card, _ = read_card(bundle)
+        sys.stdout.write(f"{show(card.figures)}\nsaved {bundle}\n")
+
+
+def _command(options: argparse.Namespace, recipe: Recipe) -> str:
+    """The command that trains the same model again, without what names this machine's paths."""
+    command = f"python -m training {options.name} --preset {options.preset} --seed {recipe.seed}"
+    if options.num_steps:
+        command += f" --num-steps {options.num_steps}"
+    if options.dtype != "float32":
+        command += f" --dtype {options.dtype}"
+    return command
 
 
 def _evaluate(options: argparse.Namespace) -> None:

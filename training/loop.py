@@ -1,26 +1,37 @@
-"""The training loop: steps with a progress bar and a metrics file, then a bundle with figures."""
+"""The training loop: steps, metrics and saved states, then figures, plots and a bundle."""
 
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import logging
 import math
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
+from jax.experimental import multihost_utils
 from tqdm import tqdm
 
-from models.checkpoint import ModelCard, find_bundles, save_model
+from models.checkpoint import ModelCard, find_bundles, num_params, save_model
 from models.wirings import WIRINGS
 from training import plots
 from training.card import write_model_card
 from training.recipe import Figures, Recipe
-from training.step import Trainer
+from training.run_directory import RunDirectory, require_writable
+from training.step import Batch, Trainer
+from training.throughput import matmul_peak
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+# Parameters and two moments in float32, kept twice, and the bundle.
+BYTES_PER_PARAM = 4 * (3 * 2 + 1)
 
 logger = logging.getLogger(__name__)
 
@@ -29,29 +40,196 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the message says at which step and why."""
 
 
-def train(recipe: Recipe, preset: str, root: Path, run_directory: Path) -> Path:
-    """Trains, evaluates and saves; gives the directory of the bundle, a new version under ``root``.
+class Interrupted(Exception):
+    """A signal ended the run after its state was saved; ``signal_number`` is which."""
 
-    Metrics are appended to ``run_directory``/metrics.jsonl step by step.
+    def __init__(self, step: int, signal_number: int) -> None:
+        super().__init__(f"stopped by a signal after step {step}; go on with --resume")
+        self.signal_number = signal_number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Where a run reads and writes, and how it runs; none of it changes what is learned.
+
+    ``dtype`` is what the model computes in; a state is saved every ``save_every`` steps.
+    """
+
+    command: str
+    preset: str
+    out: Path
+    run_directory: Path
+    resume: bool = False
+    replace: bool = False
+    save_every: int = 500
+    dtype: str = "float32"
+
+
+def train(recipe: Recipe, options: RunOptions) -> Path | None:
+    """Trains, evaluates and saves; gives the directory of the bundle, a new version.
+
+    Of several processes, the first evaluates and saves; the others get None.
 
     Raises:
         TrainingError: if the loss stops being a finite number.
-        OSError: if ``root`` or ``run_directory`` cannot be written, before anything is trained.
+        Interrupted: if a signal asked to stop.
+        RunError: if the run's directory does not fit.
+        OSError: if a directory cannot be written or has no room, before anything is trained.
     """
     identity = recipe.identity()
-    require_writable(root)
-    require_writable(run_directory)
     model = WIRINGS[identity.wiring].model(identity.config, rngs=nnx.Rngs(recipe.seed))
-    trainer = Trainer(model, recipe.loss, recipe.optimization.transformation())
+    for directory in (options.out, options.run_directory):
+        require_writable(directory, BYTES_PER_PARAM * num_params(model))
+    run = RunDirectory(
+        options.run_directory,
+        describe(recipe, options),
+        resume=options.resume,
+        replace=options.replace,
+    )
+    trainer = Trainer(model, recipe.loss, recipe.optimization, dtype=options.dtype)
     started = time.monotonic()
-    losses = run_steps(recipe, trainer, run_directory / "metrics.jsonl")
+    try:
+        losses = run_steps(recipe, trainer, run, options.save_every)
+    except BaseException:
+        run.close()
+        raise
     seconds = time.monotonic() - started
+    bundle = None
+    if jax.process_index() == 0:
+        bundle = write_bundle(recipe, options, trainer.model, losses, seconds)
+    run.finish()
+    return bundle
+
+
+def describe(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
+    """What a run is: all that decides what is learned."""
+    identity = recipe.identity()
+    return {
+        "name": identity.name,
+        "preset": options.preset,
+        "seed": recipe.seed,
+        "dtype": options.dtype,
+        "config": dataclasses.asdict(identity.config),
+        "optimization": dataclasses.asdict(recipe.optimization),
+        "corpus": identity.corpus,
+    }
+
+
+def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: int) -> list[float]:
+    """Takes the steps of the recipe that the run has not yet taken; gives all its losses."""
+    done, trainer.state = run.restore(trainer.state)
+    losses = run.losses(done)
+    total = recipe.optimization.num_steps
+    peak = matmul_peak()
+    started = time.monotonic()
+    with (
+        stop_signals() as stopped,
+        run.open_metrics() as metrics,
+        tqdm(
+            total=total,
+            initial=done,
+            desc=recipe.identity().name,
+            unit="step",
+            mininterval=1,
+            disable=jax.process_index() > 0,
+        ) as bar,
+    ):
+        for batches in dispatches(recipe, done):
+            before = time.monotonic()
+            new = trainer.run(batches)
+            seconds = time.monotonic() - before
+            share = trainer.flops(batches) * len(batches) / seconds / peak
+            for loss in new:
+                losses.append(float(loss))
+                record = {
+                    "step": len(losses),
+                    "loss": float(loss),
+                    "steps_per_s": len(new) / seconds,
+                    "share_of_matmul_peak": share,
+                    "seconds": time.monotonic() - started,
+                }
+                metrics.write(json.dumps(record) + "\n")
+            metrics.flush()
+            _require_finite(losses, len(new), run.path)
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", peak=f"{share:.0%}", refresh=False)
+            bar.update(len(new))
+            step = len(losses)
+            number = _agreed(stopped[-1] if stopped else 0)
+            if number or step == total or step // save_every > (step - len(new)) // save_every:
+                run.save(step, trainer.state)
+            if number and step < total:
+                raise Interrupted(step, number)
+    return losses
+
+
+def dispatches(recipe: Recipe, done: int) -> Iterator[list[Batch]]:
+    """The batches after the first ``done``, in groups of one shape that are dispatched together.
+
+    Groups begin at multiples of ``steps_per_dispatch``, wherever a run was taken up.
+    """
+    width = recipe.optimization.steps_per_dispatch
+    total = recipe.optimization.num_steps
+    for first in range(done - done % width, total, width):
+        steps = range(max(first, done), min(first + width, total))
+        batches = (recipe.batch(step) for step in steps)
+        for _, group in itertools.groupby(batches, key=_shapes):
+            yield list(group)
+
+
+def _shapes(batch: Batch) -> list[tuple[int, ...]]:
+    return [values.shape for values in batch.values()]
+
+
+def _require_finite(losses: list[float], num_new: int, path: Path) -> None:
+    for step in range(len(losses) - num_new, len(losses)):
+        if not math.isfinite(losses[step]):
+            raise TrainingError(
+                f"step {step + 1}: expected a finite loss, got {losses[step]}; a lower learning "
+                f"rate or gradient clipping may help. No bundle was written; {path} has the "
+                "metrics and the last good state"
+            )
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """A list that receives SIGTERM and SIGINT while the context lasts.
+
+    They no longer end the process, so that the loop can finish its step and save; a second one
+    acts as usual.
+    """
+    received: list[int] = []
+    previous = {}
+
+    def receive(number: int, _: Any) -> None:
+        received.append(number)
+        signal.signal(number, previous[number])
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        previous[number] = signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _agreed(signal_number: int) -> int:
+    """The largest signal number that any process received, so that all stop at the same step."""
+    if jax.process_count() == 1:
+        return signal_number
+    return int(multihost_utils.process_allgather(np.array(signal_number)).max())
+
+
+def write_bundle(
+    recipe: Recipe, options: RunOptions, model: nnx.Module, losses: list[float], seconds: float
+) -> Path:
+    """Evaluates the model and writes its bundle with figures, plots and card."""
+    identity = recipe.identity()
     logger.info("evaluating %s", identity.name)
-    trained = trainer.model
-    figures = {**recipe.training_figures(losses), **recipe.evaluate(trained)}
+    figures = {**recipe.training_figures(losses), **recipe.evaluate(model)}
     card = ModelCard(
         name=identity.name,
-        version=next_version(root, identity.name),
+        version=next_version(options.out, identity.name),
         created=int(time.time()),
         wiring=identity.wiring,
         config=dataclasses.asdict(identity.config),
@@ -59,58 +237,24 @@ def train(recipe: Recipe, preset: str, root: Path, run_directory: Path) -> Path:
         limits=identity.limits,
         task=identity.task,
         recipe={
-            "command": f"python -m training {identity.name} --preset {preset} --seed {recipe.seed}",
-            "preset": preset,
+            "command": options.command,
+            "preset": options.preset,
             "seed": recipe.seed,
+            "dtype": options.dtype,
             "optimization": dataclasses.asdict(recipe.optimization),
             "seconds": round(seconds, 1),
             "device": jax.devices()[0].device_kind,
+            "num_devices": jax.device_count(),
         },
         corpus=identity.corpus,
         library_versions={name: importlib.metadata.version(name) for name in LIBRARIES},
         figures=figures,
     )
-    bundle = save_model(root, card, trained)
+    bundle = save_model(options.out, card, model)
     plots.loss_curve(bundle / "plots" / "loss_curve.png", losses)
-    recipe.plot(trained, figures, bundle / "plots")
+    recipe.plot(model, figures, bundle / "plots")
     write_model_card(bundle)
     return bundle
-
-
-def run_steps(recipe: Recipe, trainer: Trainer, metrics_path: Path) -> list[float]:
-    """Takes every step of the recipe and gives the losses."""
-    losses: list[float] = []
-    started = time.monotonic()
-    num_steps = recipe.optimization.num_steps
-    with (
-        metrics_path.open("w", encoding="utf-8") as metrics,
-        tqdm(total=num_steps, desc=recipe.identity().name, unit="step", mininterval=1) as bar,
-    ):
-        for step in range(num_steps):
-            loss = float(trainer.step(recipe.batch(step)))
-            losses.append(loss)
-            record = {"step": step + 1, "loss": loss, "seconds": time.monotonic() - started}
-            metrics.write(json.dumps(record) + "\n")
-            if not math.isfinite(loss):
-                raise TrainingError(
-                    f"step {step + 1}: expected a finite loss, got {loss}; a lower learning rate "
-                    f"or gradient clipping may help. No bundle was written; see {metrics_path}"
-                )
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            bar.update()
-    return losses
-
-
-def require_writable(directory: Path) -> None:
-    """Makes sure that ``directory`` exists and takes files.
-
-    Raises:
-        OSError: if not.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    probe = directory / ".writable"
-    probe.touch()
-    probe.unlink()
 
 
 def next_version(root: Path, name: str) -> int:

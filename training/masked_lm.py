@@ -16,7 +16,7 @@ from models.vocabulary import MASK, Vocabulary
 from training import plots
 from training.corpus import Corpus, unigram_entropy
 from training.recipe import Figures, Identity, smoothed_losses
-from training.step import Batch, Optimization, jitted, token_losses, weighted_mean
+from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
 from training.text_windows import WINDOW, TextWindows, draw_masks
 
 NUM_PASSES = 5
@@ -82,11 +82,11 @@ class MaskedLMRecipe:
         inputs, masked = draw_masks(generator, tokens, self.mask_rate, self.config.special_id)
         return {"inputs": inputs, "targets": tokens, "weights": masked.astype(np.float32)}
 
-    def loss(self, model: MaskedLanguageModel, batch: Batch) -> Float[Array, ""]:
-        """Mean cross-entropy over the masked characters, in nats."""
+    def loss(self, model: MaskedLanguageModel, batch: dict[str, Array]) -> Objective:
+        """Cross-entropy over the masked characters, in nats."""
         lengths = jnp.full(batch["inputs"].shape[0], batch["inputs"].shape[1])
         logits = model(batch["inputs"], lengths)
-        return weighted_mean(token_losses(logits, batch["targets"]), batch["weights"])
+        return counted(token_losses(logits, batch["targets"]), batch["weights"])
 
     def training_figures(self, losses: list[float]) -> Figures:
         """Masked loss along the way, mean of the last 50 steps."""

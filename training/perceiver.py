@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from models.perceiver import PerceiverAutoencoder, PerceiverConfig
 from models.vocabulary import MASK, Vocabulary
@@ -20,7 +20,7 @@ from training import plots
 from training.corpus import Corpus, unigram_entropy, windows
 from training.cost_curve import CostCurve, measure_cost
 from training.recipe import Figures, Identity, smoothed_losses
-from training.step import Batch, Optimization, jitted, token_losses, weighted_mean
+from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
 from training.text_windows import draw_masks
 
 HELD_OUT = slice(100_000, 116_384)
@@ -71,7 +71,7 @@ class PerceiverRecipe:
         return cls(
             corpus=corpus,
             config=PerceiverConfig.debug(len(vocabulary.symbols)),
-            optimization=Optimization(num_steps=4, batch_size=2, learning_rate=1e-3),
+            optimization=Optimization(num_steps=4, batch_size=8, learning_rate=1e-3),
             buckets=(32, 64),
             bucket_weights=(1, 1),
             cost_lengths=(64, 128),
@@ -106,12 +106,12 @@ class PerceiverRecipe:
         inputs, _ = draw_masks(generator, tokens, HIDDEN_RATE, self.config.mask_id)
         return {"inputs": inputs, "targets": tokens, "lengths": lengths}
 
-    def loss(self, model: PerceiverAutoencoder, batch: Batch) -> Float[Array, ""]:
-        """Mean cross-entropy over all characters, hidden and visible, in nats."""
+    def loss(self, model: PerceiverAutoencoder, batch: dict[str, Array]) -> Objective:
+        """Cross-entropy over all characters, hidden and visible, in nats."""
         logits = model(batch["inputs"], batch["lengths"])
         real = jnp.arange(logits.shape[1])[None] < batch["lengths"][:, None]
         losses = token_losses(logits, batch["targets"])
-        return weighted_mean(losses, real.astype(losses.dtype))
+        return counted(losses, real.astype(losses.dtype))
 
     def training_figures(self, losses: list[float]) -> Figures:
         """Loss along the way, mean of the last 50 steps."""

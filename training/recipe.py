@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flax import nnx
-from jaxtyping import Array, Float
 
 from models.vocabulary import Vocabulary
-from training.step import Batch, Optimization
+from training.step import Batch, Objective, Optimization
 
 Figures = dict[str, Any]
 
@@ -31,7 +30,7 @@ class Recipe(Protocol):
     """One trainable task.
 
     A dataclass. A batch is a pure function of the seed and the step, so a run can be taken up at
-    any step.
+    any step, and every process of several makes the same one.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -54,7 +53,7 @@ class Recipe(Protocol):
         """The data of one step, counted from 0."""
         ...
 
-    def loss(self, model: Any, batch: Batch) -> Float[Array, ""]:
+    def loss(self, model: Any, batch: Any) -> Objective:
         """The objective, in nats."""
         ...
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from models.encoder_decoder import Decoded, EncoderDecoder, EncoderDecoderConfig
 from models.vocabulary import BOS, Vocabulary
 from training import plots
 from training.recipe import Figures, Identity, smoothed_losses
-from training.step import Batch, Optimization, jitted, token_losses
+from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
 
 ALPHABET = "abcdefghijklmnop"
 LENGTH = 12
@@ -70,14 +70,15 @@ class ReversalRecipe:
         """Fresh strings."""
         return {"source": draw_strings((self.seed, step), self.optimization.batch_size)}
 
-    def loss(self, model: EncoderDecoder, batch: Batch) -> Float[Array, ""]:
-        """Mean cross-entropy over the target, in nats."""
+    def loss(self, model: EncoderDecoder, batch: dict[str, Array]) -> Objective:
+        """Cross-entropy over the target, in nats."""
         source = batch["source"]
         target = source[:, ::-1]
         bos = jnp.full((source.shape[0], 1), self.config.bos_id, source.dtype)
         lengths = jnp.full(source.shape[0], source.shape[1])
         inputs = jnp.concatenate([bos, target[:, :-1]], axis=1)
-        return jnp.mean(token_losses(model(source, lengths, inputs, lengths)[0], target))
+        losses = token_losses(model(source, lengths, inputs, lengths)[0], target)
+        return counted(losses, jnp.ones_like(losses))
 
     def training_figures(self, losses: list[float]) -> Figures:
         """Loss along the way, mean of the last 20 steps."""

@@ -1,22 +1,45 @@
-"""One training step: pure, over split state, with donated buffers.
+"""One training step: pure, over split state, with donated buffers, on any number of devices.
 
-Axis letters: B batch, T position.
+The batch is split over the devices and the parameters are on all of them; the compiler adds the
+sum over devices. A step may itself go through its batch in parts and add up their gradients, and
+several steps may be dispatched as one. None of this changes what is computed, beyond the order in
+which numbers are added.
+
+Axis letters: B batch, T position, V vocab.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-Batch = dict[str, Any]
-Loss = Callable[[nnx.Module, Batch], Float[Array, ""]]
+from training.devices import DevicesError, data_mesh
+
+Batch = dict[str, np.ndarray]
+
+
+class Objective(NamedTuple):
+    """A loss as a sum over what it counts, in nats, and how many that are."""
+
+    total: Float[Array, ""]
+    num_counted: Float[Array, ""]
+
+    @property
+    def mean(self) -> Float[Array, ""]:
+        """The loss of one, in nats; 0 where there is none."""
+        return self.total / jnp.maximum(self.num_counted, 1.0)
+
+
+Loss = Callable[[Any, Any], Objective]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,10 +47,12 @@ class Optimization:
     """How long and how hard to train.
 
     The learning rate rises over ``warmup_steps``; with ``use_decay`` it then falls to 2 % of
-    itself along a cosine. ``max_grad_norm`` None leaves gradients unclipped.
+    itself along a cosine. ``max_grad_norm`` None leaves gradients unclipped. A step adds up the
+    gradients of ``num_microbatches`` equal parts of its batch; ``steps_per_dispatch`` steps of
+    one shape are sent to the device at a time.
 
     Raises:
-        ValueError: if a number cannot be trained with.
+        ValueError: if a number cannot be trained with, or the parts are not equal.
     """
 
     num_steps: int
@@ -37,9 +62,11 @@ class Optimization:
     warmup_steps: int = 0
     use_decay: bool = False
     max_grad_norm: float | None = None
+    num_microbatches: int = 1
+    steps_per_dispatch: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "batch_size"):
+        for name in ("num_steps", "batch_size", "num_microbatches", "steps_per_dispatch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if not 0 < self.learning_rate < math.inf:
@@ -52,6 +79,11 @@ class Optimization:
             )
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm: expected a number above 0, got {self.max_grad_norm}")
+        if self.batch_size % self.num_microbatches:
+            raise ValueError(
+                f"num_microbatches: expected a divisor of batch_size {self.batch_size}, "
+                f"got {self.num_microbatches}"
+            )
 
     def schedule(self) -> optax.Schedule:
         """Learning rate by step."""
@@ -83,45 +115,125 @@ class TrainState(NamedTuple):
 
 
 class Trainer:
-    """A model's compiled training step; shapes that come again are not compiled again."""
+    """A model's compiled training steps over a mesh of devices, one executable for each shape.
 
-    def __init__(self, model: nnx.Module, loss: Loss, tx: optax.GradientTransformation) -> None:
+    Parameters and optimiser state are float32; the model computes in ``dtype``.
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        loss: Loss,
+        optimization: Optimization,
+        *,
+        mesh: Mesh | None = None,
+        dtype: Any = jnp.float32,
+    ) -> None:
+        self.mesh = mesh or data_mesh()
         self.graph, params = nnx.split(model, nnx.Param)
-        self.state = TrainState(params, tx.init(params))
-        self._step = jax.jit(partial(train_step, self.graph, loss, tx), donate_argnums=0)
+        tx = optimization.transformation()
+        self._replicated = NamedSharding(self.mesh, PartitionSpec())
+        self._by_row = NamedSharding(self.mesh, PartitionSpec(None, "data"))
+        self.state: TrainState = jax.device_put(
+            TrainState(params, tx.init(params)), self._replicated
+        )
+        step = partial(
+            train_step, self.graph, loss, tx, jnp.dtype(dtype), optimization.num_microbatches
+        )
+        self._run = jax.jit(partial(jax.lax.scan, step), donate_argnums=0)
+        self._compiled: dict[Any, Any] = {}
 
-    def step(self, batch: Batch) -> Float[Array, ""]:
-        """Takes one step on ``batch`` and gives its loss, in nats."""
-        self.state, loss = self._step(self.state, batch)
-        return loss
+    def run(self, batches: Sequence[Batch]) -> np.ndarray:
+        """Takes a step on each of ``batches``, which are of one shape; gives their losses.
+
+        Raises:
+            DevicesError: if the rows cannot be split evenly over the devices.
+        """
+        stacked = {name: np.stack([b[name] for b in batches]) for name in batches[0]}
+        for name, values in stacked.items():
+            if values.shape[1] % self.mesh.size:
+                raise DevicesError(
+                    f"{name}: expected rows in a multiple of {self.mesh.size} devices, "
+                    f"got {values.shape[1]}"
+                )
+        placed = jax.tree.map(self._place, stacked)
+        compiled = self._executable(placed)
+        self.state, losses = compiled(self.state, placed)
+        return np.asarray(losses.addressable_data(0))
+
+    def _place(self, values: np.ndarray) -> jax.Array:
+        """``values`` over the devices; every process holds all of them and gives its own rows."""
+        return jax.make_array_from_callback(values.shape, self._by_row, values.__getitem__)
+
+    def _executable(self, placed: dict[str, jax.Array]) -> Any:
+        shapes = tuple((name, array.shape) for name, array in placed.items())
+        if shapes not in self._compiled:
+            self._compiled[shapes] = self._run.lower(self.state, placed).compile()
+        return self._compiled[shapes]
+
+    def flops(self, batches: Sequence[Batch]) -> float:
+        """Floating-point operations of a step on such batches, as the compiler counts them.
+
+        0 where it does not, and before the first step of that shape.
+        """
+        shapes = tuple((name, (len(batches), *b.shape)) for name, b in batches[0].items())
+        compiled = self._compiled.get(shapes)
+        analysis = compiled.cost_analysis() if compiled else None
+        return float((analysis or {}).get("flops", 0.0)) * self.mesh.size
 
     @property
     def model(self) -> nnx.Module:
-        """The model as trained so far."""
-        return nnx.merge(self.graph, self.state.params)
+        """The model as trained so far, on this process's first device."""
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf.addressable_data(0)), self.state.params)
+        return nnx.merge(self.graph, params)
 
 
 def train_step(
-    graph: Any, loss: Loss, tx: optax.GradientTransformation, state: TrainState, batch: Batch
+    graph: Any,
+    loss: Loss,
+    tx: optax.GradientTransformation,
+    dtype: Any,
+    num_microbatches: int,
+    state: TrainState,
+    batch: dict[str, jax.Array],
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """The state after one step on ``batch``, and the loss before it."""
+    """The state after one step on ``batch``, and the mean loss before it."""
 
-    def objective(params: nnx.State) -> Float[Array, ""]:
-        return loss(nnx.merge(graph, params), batch)
+    def objective(params: Any, part: dict[str, jax.Array]) -> tuple[Any, Any]:
+        cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        return loss(nnx.merge(graph, cast), part)
 
-    value, grads = jax.value_and_grad(objective)(state.params)
+    gradient = jax.value_and_grad(objective, has_aux=True)
+    if num_microbatches == 1:
+        (total, count), grads = gradient(state.params, batch)
+    else:
+        parts = jax.tree.map(partial(_split, num_microbatches), batch)
+
+        def add(sums: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, sums, gradient(state.params, part)), None
+
+        shapes = jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        ((total, count), grads), _ = jax.lax.scan(add, zeros, parts)
+    count = jnp.maximum(count, 1.0)
+    grads = jax.tree.map(lambda leaf: leaf / count, grads)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
-    return TrainState(optax.apply_updates(state.params, updates), opt_state), value
+    return TrainState(optax.apply_updates(state.params, updates), opt_state), total / count
+
+
+def _split(count: int, rows: Array) -> Array:
+    """``rows`` (B, ...) as (count, B / count, ...); each part has rows of every device."""
+    return rows.reshape(rows.shape[0] // count, count, *rows.shape[1:]).swapaxes(0, 1)
 
 
 def token_losses(logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Cross-entropy at every position, in nats."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens)
+    """Cross-entropy at every position, in nats, in float32."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), tokens)
 
 
-def weighted_mean(values: Float[Array, "B T"], weights: Float[Array, "B T"]) -> Float[Array, ""]:
-    """The mean of ``values`` where ``weights`` are 1; 0 where none is."""
-    return jnp.sum(values * weights) / jnp.maximum(jnp.sum(weights), 1.0)
+def counted(values: Float[Array, "B T"], weights: Float[Array, "B T"]) -> Objective:
+    """The sum of ``values`` where ``weights`` are 1, and how many those are."""
+    return Objective(jnp.sum(values * weights), jnp.sum(weights))
 
 
 def jitted(model: nnx.Module, function: Callable[..., Any]) -> Callable[..., Any]:

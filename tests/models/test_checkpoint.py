@@ -25,6 +25,7 @@ from models.checkpoint import (
     save_model,
 )
 from models.encoder import MaskedLanguageModel
+from models.vocabulary import MASK, Vocabulary
 
 NAMES = ["masked-lm", "reversal", "perceiver", "causal-lm"]
 # Every leaf's first axis is a multiple of 8, so that eight devices can share it out.
@@ -85,7 +86,9 @@ def eight_devices():
 
 
 def divisible_card(cards):
-    return dataclasses.replace(cards["masked-lm"], config=dataclasses.asdict(DIVISIBLE))
+    vocabulary = Vocabulary(symbols=tuple(map(chr, range(65, 65 + 31))), specials=(MASK,))
+    config = dataclasses.asdict(DIVISIBLE)
+    return dataclasses.replace(cards["masked-lm"], config=config, vocabulary=vocabulary)
 
 
 def test_a_bundle_saved_from_eight_devices_loads_on_one(tmp_path, cards, divisible, eight_devices):
@@ -237,6 +240,10 @@ def reconfigured(**fields):
         (reconfigured(num_heads=3), "config: num_heads: expected a divisor of embed_dim 16, got 3"),
         (reconfigured(num_layers=0), "config: expected sizes of at least 1, got num_layers=0"),
         (reconfigured(depth=3), "config: .*depth"),
+        (
+            reconfigured(vocab_size=30),
+            "vocab_size: expected the vocabulary's 28 symbols, or 29 with special tokens, got 30",
+        ),
         (reconfigured(embed_dim="16"), "config: "),
         (reconfigured(embed_dim=16.5), "config: "),
         (changed(config=None), "config"),

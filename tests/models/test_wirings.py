@@ -21,7 +21,7 @@ def test_gradients_reach_every_parameter(recipes, tiny_models, name):
     graph, params = nnx.split(tiny_models[name], nnx.Param)
 
     def loss(params, batch):
-        return recipe.loss(nnx.merge(graph, params), batch)
+        return recipe.loss(nnx.merge(graph, params), batch).mean
 
     grads = flatten(jax.jit(jax.grad(loss))(params, recipe.batch(0)))
     assert grads.keys() == flatten(params).keys()

@@ -8,7 +8,9 @@ from flax import nnx
 
 from models.checkpoint import flatten
 from models.wirings import WIRINGS
-from training.step import Optimization, Trainer, token_losses, weighted_mean
+from training.devices import data_mesh
+from training.loop import dispatches
+from training.step import Optimization, Trainer, counted, token_losses
 
 # Sums of a few dozen float32 products, taken in another order.
 TOLERANCE = 1e-5
@@ -24,14 +26,14 @@ def fresh_trainer(recipe, learning_rate):
     identity = recipe.identity()
     model = WIRINGS[identity.wiring].model(identity.config, rngs=nnx.Rngs(0))
     optimization = dataclasses.replace(BASE, learning_rate=learning_rate)
-    return Trainer(model, recipe.loss, optimization.transformation())
+    return Trainer(model, recipe.loss, optimization, mesh=data_mesh(jax.devices()[:1]))
 
 
 @pytest.mark.parametrize("name", OVERFIT)
 def test_every_wiring_overfits_one_batch(recipes, name):
     trainer = fresh_trainer(recipes[name], learning_rate=1e-2)
     batch = recipes[name].batch(0)
-    losses = [float(trainer.step(batch)) for _ in range(OVERFIT_STEPS)]
+    losses = [float(trainer.run([batch])[0]) for _ in range(OVERFIT_STEPS)]
     assert losses[-1] < OVERFIT[name] * losses[0], (losses[0], losses[-1])
 
 
@@ -53,7 +55,7 @@ def test_two_trainings_are_the_same_bit_for_bit(recipes, restart):
     runs = []
     for _ in range(2):
         trainer = restart()
-        losses = [float(trainer.step(recipes["reversal"].batch(step))) for step in range(3)]
+        losses = [float(trainer.run([recipes["reversal"].batch(step)])[0]) for step in range(3)]
         params = flatten(nnx.state(trainer.model, nnx.Param))
         runs.append((losses, jax.tree.map(np.asarray, params)))
     jax.tree.map(np.testing.assert_array_equal, *runs)
@@ -63,11 +65,11 @@ def test_the_loss_of_a_step_is_that_before_it(recipes, restart):
     recipe, trainer = recipes["reversal"], restart()
     batch, other = recipe.batch(0), recipe.batch(1)
     graph, params = nnx.split(trainer.model, nnx.Param)
-    loss = jax.jit(lambda params, batch: recipe.loss(nnx.merge(graph, params), batch))
+    loss = jax.jit(lambda params, batch: recipe.loss(nnx.merge(graph, params), batch).mean)
     before = float(loss(params, batch))
-    assert float(trainer.step(batch)) == pytest.approx(before, abs=TOLERANCE)
+    assert float(trainer.run([batch])[0]) == pytest.approx(before, abs=TOLERANCE)
     after = float(loss(nnx.state(trainer.model, nnx.Param), other))
-    assert float(trainer.step(other)) == pytest.approx(after, abs=TOLERANCE)
+    assert float(trainer.run([other])[0]) == pytest.approx(after, abs=TOLERANCE)
     assert float(loss(nnx.state(trainer.model, nnx.Param), batch)) != before
 
 
@@ -140,8 +142,9 @@ def test_every_field_of_an_optimization_is_read(recording, recipes):
     optimization = recorded(**dataclasses.asdict(WARM))
     recipe = dataclasses.replace(recipes["reversal"], optimization=optimization)
     recorded.read = set()
-    recipe.batch(0)
-    optimization.transformation()
+    model = WIRINGS["encoder-decoder"].model(recipe.config, rngs=nnx.Rngs(0))
+    Trainer(model, recipe.loss, optimization)
+    next(dispatches(recipe, 0))
     assert {field.name for field in dataclasses.fields(Optimization)} <= recorded.read
 
 
@@ -151,7 +154,7 @@ def test_token_losses_are_cross_entropies_in_nats():
     np.testing.assert_allclose(got, -np.log([[0.25, 0.8]]), rtol=1e-5)
 
 
-def test_a_weighted_mean_is_over_what_counts_alone():
+def test_an_objective_is_the_mean_over_what_counts_alone():
     values = jnp.array([[1.0, 2.0, 30.0]])
-    assert float(weighted_mean(values, jnp.array([[1.0, 1.0, 0.0]]))) == 1.5
-    assert float(weighted_mean(values, jnp.zeros((1, 3)))) == 0
+    assert float(counted(values, jnp.array([[1.0, 1.0, 0.0]])).mean) == 1.5
+    assert float(counted(values, jnp.zeros((1, 3))).mean) == 0

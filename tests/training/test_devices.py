@@ -1,0 +1,141 @@
+"""One run is the same on one device, on many, in parts, in groups and in several processes."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from models.checkpoint import flatten
+from models.wirings import WIRINGS
+from training.devices import DevicesError, data_mesh, join_processes
+from training.step import Optimization, Trainer
+
+ROOT = Path(__file__).parent.parent.parent
+NUM_STEPS = 6
+BASE = Optimization(num_steps=NUM_STEPS, batch_size=8, learning_rate=1e-3, max_grad_norm=1.0)
+# The same float32 numbers, added in another order over a few steps.
+ROUNDING = 2e-5
+# bfloat16 keeps 8 bits: a loss of about 3 nats is good to about 0.02.
+COARSE = 0.05
+NAMES = ("masked-lm", "reversal", "perceiver", "causal-lm")
+
+
+def losses_of(recipe, *, num_devices=1, dtype="float32", width=1, **fields):
+    """The losses of a few steps on fixed rows, and the parameters after them."""
+    identity = recipe.identity()
+    model = WIRINGS[identity.wiring].model(identity.config, rngs=nnx.Rngs(0))
+    mesh = data_mesh(jax.devices()[:num_devices])
+    trainer = Trainer(
+        model, recipe.loss, dataclasses.replace(BASE, **fields), mesh=mesh, dtype=dtype
+    )
+    batches = [{k: np.resize(v, (8, *v.shape[1:])) for k, v in recipe.batch(0).items()}]
+    groups = [batches * width] * (NUM_STEPS // width)
+    losses = np.concatenate([trainer.run(group) for group in groups])
+    return losses, flatten(nnx.state(trainer.model, nnx.Param))
+
+
+@pytest.fixture(scope="module")
+def plain(recipes):
+    """The losses and parameters of every recipe on one device, in float32, step by step."""
+    with jax.numpy_dtype_promotion("standard"):
+        return {name: losses_of(recipes[name]) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", ["masked-lm", "perceiver"])
+def test_eight_devices_train_like_one(recipes, plain, name):
+    eight, _ = losses_of(recipes[name], num_devices=8)
+    np.testing.assert_allclose(eight, plain[name][0], atol=ROUNDING)
+
+
+def test_gradients_added_up_over_parts_are_those_of_the_whole(recipes, plain):
+    """Parts of the masked recipe hold different numbers of masks."""
+    parts, _ = losses_of(recipes["masked-lm"], num_microbatches=4)
+    np.testing.assert_allclose(parts, plain["masked-lm"][0], atol=ROUNDING)
+
+
+def test_parts_and_devices_together_train_like_one_device(recipes, plain):
+    parts, _ = losses_of(recipes["masked-lm"], num_devices=4, num_microbatches=2)
+    np.testing.assert_allclose(parts, plain["masked-lm"][0], atol=ROUNDING)
+
+
+def test_steps_that_are_dispatched_together_are_the_same_steps(recipes, plain):
+    single, params = plain["reversal"]
+    grouped, same = losses_of(recipes["reversal"], width=3)
+    np.testing.assert_allclose(grouped, single, atol=ROUNDING)
+    for name, leaf in params.items():
+        np.testing.assert_allclose(same[name], leaf, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_learns_the_same_and_keeps_float32_parameters(recipes, plain, name):
+    exact, _ = plain[name]
+    coarse, params = losses_of(recipes[name], dtype="bfloat16")
+    np.testing.assert_allclose(coarse, exact, atol=COARSE)
+    assert not np.array_equal(coarse, exact)
+    assert {str(leaf.dtype) for leaf in params.values()} == {"float32"}
+
+
+def test_rows_that_do_not_divide_over_the_devices_are_refused(recipes):
+    recipe = recipes["reversal"]
+    model = WIRINGS["encoder-decoder"].model(recipe.config, rngs=nnx.Rngs(0))
+    trainer = Trainer(model, recipe.loss, BASE, mesh=data_mesh())
+    with pytest.raises(DevicesError, match="rows in a multiple of 8 devices, got 3"):
+        trainer.run([{"source": recipe.batch(0)["source"][:3]}])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("127.0.0.1:1", None, None), "--coordinator, --num-processes and --process-id together"),
+        ((None, 2, 0), "--coordinator, --num-processes and --process-id together"),
+        (("127.0.0.1:1", 2, 2), r"--process-id: expected 0\.\.1, got 2"),
+        (("127.0.0.1:1", 2, -1), r"--process-id: expected 0\.\.1, got -1"),
+    ],
+)
+def test_incomplete_processes_are_refused(given, message):
+    with pytest.raises(DevicesError, match=message):
+        join_processes(*given)
+
+
+def test_one_process_joins_nobody():
+    join_processes(None, None, None)
+    assert jax.process_count() == 1
+
+
+def run_processes(tmp_path, count):
+    """Losses of a run of ``count`` processes of two devices each."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    common = [sys.executable, "-m", "training", "reversal", "--preset", "debug"]
+    common += ["--num-steps", "20", "--out", str(tmp_path), "--cpu-devices", "2"]
+    common += ["--run-dir", str(tmp_path / f"run-{count}")]
+    processes = []
+    for index in range(count):
+        several = ["--coordinator", coordinator, "--num-processes", str(count)]
+        arguments = [*several, "--process-id", str(index)] if count > 1 else []
+        processes.append(subprocess.Popen([*common, *arguments], cwd=ROOT, env=environment))
+    try:
+        assert [process.wait(timeout=240) for process in processes] == [0] * count
+    finally:
+        for process in processes:
+            process.kill()
+    lines = (tmp_path / f"run-{count}" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.mark.slow
+def test_two_processes_train_like_one(tmp_path):
+    np.testing.assert_allclose(
+        run_processes(tmp_path, 2), run_processes(tmp_path, 1), atol=ROUNDING
+    )
+    assert sorted(path.name for path in (tmp_path / "reversal").iterdir()) == ["1", "2"]
