@@ -5,7 +5,6 @@ A program takes rows of different lengths. Rows are padded in numpy to one of th
 is ever compiled for one.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -65,13 +64,12 @@ class Program:
 
 
 class Engine:
-    """One model's programs, compiled for one device."""
+    """One model's programs, compiled for one device; used by one thread at a time."""
 
     def __init__(self, bundle: Bundle, programs: Sequence[Program]) -> None:
         self.programs = {program.name: program for program in programs}
         self._graph, self._state = nnx.split(bundle.model)
         self._compiled: dict[tuple[str, int, int], Callable[..., dict[str, jax.Array]]] = {}
-        self._lock = threading.Lock()
 
     def warm_up(self, progress: Progress) -> None:
         """Compiles every program at every shape and runs it once on padding."""
@@ -112,9 +110,8 @@ class Engine:
     def _call(
         self, program: Program, batch: int, length: int, arguments: Sequence[np.ndarray]
     ) -> Result:
-        with self._lock:
-            outputs = self._compiled[program.name, batch, length](self._state, *arguments)
-            return {key: np.asarray(array) for key, array in outputs.items()}
+        outputs = self._compiled[program.name, batch, length](self._state, *arguments)
+        return {key: np.asarray(array) for key, array in outputs.items()}
 
 
 class Slot(NamedTuple):

@@ -17,7 +17,7 @@ MAX_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that is compiled and ready, with its card and the time it was trained."""
+    """A model that is compiled and ready, with its card."""
 
     card: ModelCard
     engine: Engine

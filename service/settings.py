@@ -34,7 +34,8 @@ class Settings(BaseSettings):
     max_masks: int = Field(
         default=64,
         ge=1,
-        description="Most masks of one text; each costs one pass when it is filled.",
+        description="Most masks of one text. Filling one costs a pass over a text that fits the "
+        "window, otherwise a pass for every open mask whose window it is in.",
     )
     max_new_tokens: int = Field(
         default=1024, ge=1, description="Most tokens that one completion may ask for."

@@ -29,6 +29,7 @@ async def get_model(name: str, context: ContextDep) -> JsonResponse:
 def describe(model: LoadedModel) -> dict[str, Any]:
     """What clients may know of a model."""
     card = model.card
+    is_filler = card.task.get("name") == "fill-mask"
     return {
         "id": card.name,
         "object": "model",
@@ -37,10 +38,11 @@ def describe(model: LoadedModel) -> dict[str, Any]:
         "wiring": card.wiring,
         "task": card.task,
         "version": card.version,
+        "versions": [card.version],
         "limits": card.limits,
         "alphabet": card.vocabulary.alphabet,
         "normalization": card.vocabulary.normalization,
-        "mask_token": card.task.get("mask_token"),
+        "mask_token": card.task.get("mask_token") if is_filler else None,
         "config": card.config,
         "figures": card.figures,
     }

@@ -10,8 +10,8 @@ from service.engine import Program
 from service.tasks import complete, decode, fill_mask, latents
 
 PROGRAMS: Mapping[str, Callable[[ModelCard], Sequence[Program]]] = {
-    "encoder": fill_mask.programs,
-    "encoder-decoder": decode.programs,
-    "decoder": complete.programs,
-    "perceiver": latents.programs,
+    fill_mask.WIRING: fill_mask.programs,
+    decode.WIRING: decode.programs,
+    complete.WIRING: complete.programs,
+    latents.WIRING: latents.programs,
 }

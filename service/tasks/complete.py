@@ -21,7 +21,7 @@ from service.engine import Program, Ragged, make_grid
 from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import CompletionRequest
-from service.tasks.context import Context, off_loop, require_length
+from service.tasks.context import Context, encode_text, off_loop, require_length
 
 WIRING = "decoder"
 MAX_STOPS = 4
@@ -84,7 +84,8 @@ class _Continuation:
 
     def offsets(self, model: LoadedModel) -> np.ndarray:
         """Where each token begins in the text."""
-        lengths = [len(model.card.vocabulary.tokens[i]) for i in self.tokens]
+        names = model.card.vocabulary.tokens
+        lengths = [len(names[i]) for i in self.tokens]
         return np.cumsum(lengths, dtype=np.int64) - lengths
 
     def num_kept(self, model: LoadedModel) -> int:
@@ -127,7 +128,8 @@ async def complete(
     """Every prompt continued ``n`` times.
 
     Raises:
-        InvalidInput: if a prompt is longer than the window, or a value cannot be met.
+        InvalidInput: if a prompt is longer than the window or holds a symbol outside the alphabet,
+            or a value cannot be met.
     """
     model = context.registry.choose(request.model, WIRING)
     stops = _stops(request)
@@ -183,8 +185,7 @@ def _require_servable(context: Context, request: CompletionRequest) -> None:
 
 
 def _encode(model: LoadedModel, text: str, param: str) -> np.ndarray:
-    vocabulary = model.card.vocabulary
-    tokens = vocabulary.encode(vocabulary.normalize(text).text)
+    tokens = encode_text(model, text, param)
     require_length(len(tokens), model.card.limits, param)
     return tokens
 

@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
+from models.vocabulary import UnknownSymbolError
 from service.batcher import Batcher, Ticket
 from service.engine import Result, Row, Slot
 from service.errors import InvalidInput, MalformedRequest
@@ -76,6 +79,22 @@ def require_scalar_values(text: str, param: str) -> None:
         raise MalformedRequest(
             f"expected text in Unicode, got a lone surrogate at position {error.start}", param
         ) from None
+
+
+def encode_text(model: LoadedModel, text: str, param: str, *, start: int = 0) -> np.ndarray:
+    """The token ids of ``text``, normalised as in training.
+
+    ``start`` is how many tokens come before it; messages count positions from there.
+
+    Raises:
+        InvalidInput: if a symbol is missing and the vocabulary has no unknown token.
+    """
+    vocabulary = model.card.vocabulary
+    try:
+        return vocabulary.encode(vocabulary.normalize(text).text)
+    except UnknownSymbolError as error:
+        moved = UnknownSymbolError(error.symbol, start + error.position, vocabulary.alphabet)
+        raise InvalidInput(str(moved), param) from None
 
 
 def require_length(length: int, limits: dict[str, int], param: str) -> None:

@@ -8,14 +8,12 @@ import numpy as np
 
 from models.checkpoint import ModelCard
 from models.encoder_decoder import EncoderDecoder
-from models.vocabulary import UnknownSymbolError
 from service.batcher import Ticket
-from service.engine import Program, Ragged, Result, make_grid
-from service.errors import InvalidInput
+from service.engine import Program, Ragged, Result, Row, make_grid
 from service.registry import LoadedModel
 from service.schemas import DecodeRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
-from service.tasks.context import Context, require_length
+from service.tasks.context import Context, encode_text, off_loop, require_length
 
 WIRING = "encoder-decoder"
 
@@ -44,7 +42,10 @@ class Alignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodeResult:
-    """One decoded source; ``finish_reason`` is "stop", or "length" where ``max_new_tokens`` cut."""
+    """One decoded source; ``finish_reason`` is "length" where a limit cut it, otherwise "stop".
+
+    Where an end token could still have come when the limit was reached, that counts as a cut.
+    """
 
     output: str
     finish_reason: str
@@ -102,7 +103,8 @@ async def decode(context: Context, request: DecodeRequest, ticket: Ticket) -> De
     """
     model = context.registry.choose(request.model, WIRING)
     config = model.card.config
-    sources = [_encode(model, text, param) for param, text in context.texts(request.inputs)]
+    texts = context.texts(request.inputs)
+    sources = await off_loop(lambda: [_encode(model, text, param) for param, text in texts])
     choice = choose(request.attention, config["num_decoder_layers"], config["num_heads"])
     if choice:
         num_pairs = sum(len(source) ** 2 for source in sources)
@@ -115,8 +117,7 @@ async def decode(context: Context, request: DecodeRequest, ticket: Ticket) -> De
     program = "decode+attention" if choice else "decode"
     outputs = await context.run(model, program, rows, ticket)
     results = [
-        _result(model, source, output, choice)
-        for source, output in zip(sources, outputs, strict=True)
+        _result(model, row, output, choice) for row, output in zip(rows, outputs, strict=True)
     ]
     return DecodeAnswer(
         model=model.card.name,
@@ -127,25 +128,24 @@ async def decode(context: Context, request: DecodeRequest, ticket: Ticket) -> De
 
 
 def _encode(model: LoadedModel, text: str, param: str) -> np.ndarray:
-    vocabulary = model.card.vocabulary
-    try:
-        tokens = vocabulary.encode(vocabulary.normalize(text).text)
-    except UnknownSymbolError as error:
-        raise InvalidInput(str(error), param) from None
+    tokens = encode_text(model, text, param)
     require_length(len(tokens), model.card.limits, param)
     return tokens
 
 
 def _result(
-    model: LoadedModel, source: np.ndarray, output: Result, choice: AttentionChoice | None
+    model: LoadedModel, row: Row, output: Result, choice: AttentionChoice | None
 ) -> DecodeResult:
+    source = row["source"]
     symbols = model.card.vocabulary.tokens
     ids = output["tokens"][: int(output["lengths"])]
     tokens = [
         DecodedToken(symbols[i], float(p)) for i, p in zip(ids, output["log_probs"], strict=False)
     ]
-    # Without an end token the target is as long as the source, so a shorter one was cut.
-    is_whole = model.card.config["eos_id"] is not None or len(ids) == len(source)
+    if model.card.config["eos_id"] is None:
+        is_whole = len(ids) == len(source)
+    else:
+        is_whole = len(ids) < row["max_new_tokens"]
     attention = alignment = None
     if choice:
         names = [[symbols[i] for i in side] for side in (ids, source)]

@@ -20,7 +20,7 @@ from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import FillMaskRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
-from service.tasks.context import Context, off_loop
+from service.tasks.context import Context, encode_text, off_loop
 
 WIRING = "encoder"
 DEFAULT_TOP_K = 5
@@ -100,37 +100,60 @@ class _Read:
 
 
 @dataclass(frozen=True, slots=True)
+class _Belief:
+    """The distribution of one mask, with the (start, end) of the window that it was read in."""
+
+    window: tuple[int, int]
+    probs: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class _Reading:
     """The passes over one text, with what came of each."""
 
     reads: list[_Read]
     outputs: list[Result]
 
-    def distributions(self) -> list[np.ndarray]:
-        """The distribution of every mask, in order of position."""
-        return [
-            output["probs"][position - read.start]
+    def beliefs(self) -> dict[int, _Belief]:
+        """What was read of every mask, in order of position."""
+        return {
+            position: _Belief((read.start, read.end), output["probs"][position - read.start])
             for read, output in zip(self.reads, self.outputs, strict=True)
             for position in read.positions
-        ]
-
-    def windows(self) -> list[tuple[int, int]]:
-        """What was read for every mask, in order of position."""
-        return [(read.start, read.end) for read in self.reads for _ in read.positions]
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class _Filling:
-    """A text on its way from masked to filled; ``open`` are the masks that are left."""
+    """A text on its way from masked to filled; ``open`` are the masks that are left, in order."""
 
     tokens: np.ndarray
-    open: list[int]
+    open: dict[int, _Belief]
 
-    def settle(self, distributions: list[np.ndarray], first_id: int) -> None:
+    def advance(self, first_id: int) -> list[int]:
+        """Fills masks, the surest first, until others must be read again; gives those.
+
+        They are the masks whose window holds what was just filled: nothing else changes what the
+        model sees of a mask.
+        """
+        stale: list[int] = []
+        while self.open and not stale:
+            filled = self._settle(first_id)
+            stale = [
+                position
+                for position, belief in self.open.items()
+                if belief.window[0] <= filled < belief.window[1]
+            ]
+        return stale
+
+    def _settle(self, first_id: int) -> int:
         """Fills the mask whose likeliest symbol, from ``first_id`` on, is the likeliest of all."""
-        probs = np.stack(distributions)[:, first_id:]
+        probs = np.stack([belief.probs[first_id:] for belief in self.open.values()])
         surest = int(probs.max(axis=1).argmax())
-        self.tokens[self.open.pop(surest)] = first_id + int(probs[surest].argmax())
+        position = list(self.open)[surest]
+        self.tokens[position] = first_id + int(probs[surest].argmax())
+        del self.open[position]
+        return position
 
 
 def programs(card: ModelCard) -> Sequence[Program]:
@@ -158,13 +181,14 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
     """Candidates for every mask, with the best joint reading of every text.
 
     Raises:
-        InvalidInput: if a text holds no mask or too many, or a target is no symbol.
+        InvalidInput: if a text holds no mask or too many or a symbol outside the alphabet, or a
+            target is no symbol.
     """
     model = context.registry.choose(request.model, WIRING)
-    vocabulary = model.card.vocabulary
+    vocabulary, names = model.card.vocabulary, model.card.vocabulary.tokens
     inputs, max_masks = context.texts(request.inputs), context.settings.max_masks
     texts = await off_loop(
-        lambda: [parse(t, request.mask_token, vocabulary, max_masks, param) for param, t in inputs]
+        lambda: [parse(t, request.mask_token, model, max_masks, param) for param, t in inputs]
     )
     shown = _shown_ids(request, vocabulary)
     choice = choose(
@@ -180,7 +204,7 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
     for text, reading, joint in zip(texts, readings, filled, strict=True):
         attention = None
         if choice:
-            tokens = [vocabulary.tokens[i] for i in text.tokens]
+            tokens = [names[i] for i in text.tokens]
             attention = choice.select(reading.outputs[0]["attention"], tokens, tokens)
         results.append(
             FillMaskResult(
@@ -213,14 +237,12 @@ def _require_attention_fits(
     choice.require_size(num_pairs, context.settings.max_attention_values)
 
 
-def parse(
-    text: str, mask_token: str, vocabulary: Vocabulary, max_masks: int, param: str
-) -> MaskedText:
+def parse(text: str, mask_token: str, model: LoadedModel, max_masks: int, param: str) -> MaskedText:
     """``text`` as token ids; what lies between masks is normalised as in training.
 
     Raises:
-        InvalidInput: if there is no mask, or more than ``max_masks``.
-        UnknownSymbolError: if a symbol is missing from the vocabulary.
+        InvalidInput: if there is no mask, or more than ``max_masks``, or a symbol is missing from
+            the vocabulary.
     """
     parts = text.split(mask_token)
     num_masks = len(parts) - 1
@@ -228,12 +250,12 @@ def parse(
         raise InvalidInput(
             f"expected 1 to {max_masks} masks {excerpt(mask_token)}, got {num_masks}", param
         )
-    mask = np.array([vocabulary.special_id(MASK)], dtype=np.int32)
+    mask = np.array([model.card.vocabulary.special_id(MASK)], dtype=np.int32)
     tokens: list[np.ndarray] = []
     positions, starts = [], []
     position = start = 0
     for part in parts:
-        encoded = vocabulary.encode(vocabulary.normalize(part).text)
+        encoded = encode_text(model, part, param, start=position)
         tokens += [encoded, mask]
         positions.append(position + encoded.size)
         starts.append(start + len(part))
@@ -293,20 +315,18 @@ def _shown_ids(request: FillMaskRequest, vocabulary: Vocabulary) -> tuple[np.nda
 def _mask_results(
     text: MaskedText, reading: _Reading, shown: tuple[np.ndarray, int], vocabulary: Vocabulary
 ) -> list[MaskResult]:
-    each = zip(
-        text.positions, text.origins, reading.windows(), reading.distributions(), strict=True
-    )
+    each = zip(reading.beliefs().items(), text.origins, strict=True)
     return [
         MaskResult(
             index=index,
             position=position,
             char_start=origin[0],
             char_end=origin[1],
-            window=window,
-            entropy=entropy(probs),
-            candidates=_candidates(probs, *shown, vocabulary),
+            window=belief.window,
+            entropy=entropy(belief.probs),
+            candidates=_candidates(belief.probs, *shown, vocabulary),
         )
-        for index, (position, origin, window, probs) in enumerate(each)
+        for index, ((position, belief), origin) in enumerate(each)
     ]
 
 
@@ -330,18 +350,19 @@ async def _fill(
     readings: list[_Reading],
     ticket: Ticket,
 ) -> list[str]:
-    """Every text with its masks filled: the surest one is settled, then the text is read again.
+    """Every text with its masks filled: the surest one is settled, then those near it read again.
 
     Texts advance together, so that they share batches. An unknown token is never filled in.
     """
     vocabulary = model.card.vocabulary
     first_id = 1 if vocabulary.has_unknown else 0
-    fillings = [_Filling(text.tokens.copy(), list(text.positions)) for text in texts]
-    unfinished = fillings
-    while unfinished:
-        for filling, reading in zip(unfinished, readings, strict=True):
-            filling.settle(reading.distributions(), first_id)
-        unfinished = [filling for filling in unfinished if filling.open]
-        masked = [(filling.tokens, filling.open) for filling in unfinished]
-        readings = await _read(context, model, "fill-mask", masked, ticket)
+    fillings = [
+        _Filling(text.tokens.copy(), reading.beliefs())
+        for text, reading in zip(texts, readings, strict=True)
+    ]
+    while waiting := [(f, stale) for f in fillings if (stale := f.advance(first_id))]:
+        masked = [(filling.tokens, stale) for filling, stale in waiting]
+        again = await _read(context, model, "fill-mask", masked, ticket)
+        for (filling, _), reading in zip(waiting, again, strict=True):
+            filling.open.update(reading.beliefs())
     return [vocabulary.decode(filling.tokens) for filling in fillings]

@@ -14,7 +14,7 @@ from service.engine import Program, Ragged, Row, make_grid
 from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import EncodedArray, LatentsRequest
-from service.tasks.context import Context, off_loop, require_length
+from service.tasks.context import Context, encode_text, off_loop, require_length
 
 WIRING = "perceiver"
 # Features take the place of embeddings, which are of the order of 1. Attention multiplies them and
@@ -73,7 +73,7 @@ async def latents(context: Context, request: LatentsRequest, ticket: Ticket) -> 
 
     Raises:
         InvalidInput: if there are neither or both of ``inputs`` and ``features``, or one is of
-            the wrong shape or length or not finite.
+            the wrong shape or length, not finite or holds a symbol outside the alphabet.
     """
     model = context.registry.choose(request.model, WIRING)
     program, rows = await off_loop(lambda: _rows(context, model, request))
@@ -101,10 +101,9 @@ def _rows(context: Context, model: LoadedModel, request: LatentsRequest) -> tupl
         both = "both" if request.inputs is not None else "neither"
         raise InvalidInput(f"expected either inputs or features, got {both}", "inputs")
     if request.inputs is not None:
-        vocabulary = model.card.vocabulary
         rows = []
         for param, text in context.texts(request.inputs):
-            tokens = vocabulary.encode(vocabulary.normalize(text).text)
+            tokens = encode_text(model, text, param)
             require_length(len(tokens), model.card.limits, param)
             rows.append({"tokens": tokens})
         return "latents", rows

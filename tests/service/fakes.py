@@ -12,7 +12,7 @@ import numpy as np
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from models.checkpoint import Bundle
+from models.checkpoint import Bundle, ModelCard
 from service.app import create_app
 from service.engine import Engine, Program, Row
 from service.registry import LoadedModel
@@ -78,16 +78,20 @@ def reverse(rows: Sequence[Row]) -> list[Any]:
     ]
 
 
+def fake_model(card: ModelCard, answer: Callable[[Sequence[Row]], Any] = reverse) -> LoadedModel:
+    """A loaded model of that card, made of ``answer``."""
+    engine = FakeEngine(Bundle(card, tiny.model(card)), PROGRAMS[card.wiring](card), answer)
+    return LoadedModel(card, engine)
+
+
 def fake_app(answer: Callable[[Sequence[Row]], Any] = reverse, **settings: Any) -> FastAPI:
     """The application with one model, "reversal", that is there at once and made of ``answer``."""
     app = create_app(Settings(**settings))
     registry = app.state.context.registry
-    card = next(card for card in tiny.cards() if card.name == "reversal")
-    bundle = Bundle(card, tiny.model(card))
-    engine = FakeEngine(bundle, PROGRAMS["encoder-decoder"](card), answer)
+    model = fake_model(next(card for card in tiny.cards() if card.name == "reversal"), answer)
 
     def load(root: Path) -> None:
-        registry._models["reversal"] = LoadedModel(card, engine)
+        registry._models["reversal"] = model
         registry.is_loaded = True
 
     registry.load = load

@@ -9,6 +9,8 @@ import pytest
 from flax import nnx
 
 from models.checkpoint import Bundle, find_bundles, save_model
+from models.wirings import WIRINGS
+from service import tasks
 from service.engine import Engine, Program, Ragged
 from service.errors import InvalidInput, ModelNotFound, NotReady
 from service.registry import LoadedModel, Registry
@@ -49,6 +51,10 @@ def edit_card(bundle, **fields):
 
 def data_files(bundle):
     return [path for path in (bundle / "params").rglob("d/*") if path.is_file()]
+
+
+def test_every_wiring_that_models_can_have_is_compiled_for():
+    assert tasks.PROGRAMS.keys() == WIRINGS.keys()
 
 
 def test_every_bundle_is_loaded_and_ready_to_run(copied):

@@ -1,19 +1,36 @@
 import asyncio
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
-from service.batcher import Batcher
+from models.vocabulary import Vocabulary
+from service.batcher import Batcher, Ticket
 from service.errors import InvalidInput, MalformedRequest
 from service.registry import Registry
+from service.schemas import CompletionRequest, DecodeRequest, FillMaskRequest, LatentsRequest
 from service.settings import Settings
-from service.tasks.context import Context, off_loop, require_length
+from service.tasks.complete import complete
+from service.tasks.context import Context, encode_text, off_loop, require_length
+from service.tasks.decode import decode
+from service.tasks.fill_mask import fill_mask
+from service.tasks.latents import latents
+from tests.service import tiny
+from tests.service.fakes import fake_model
 
 
 @pytest.fixture
 def context():
     batcher = Batcher(lambda key, rows: rows, lambda key: 1, max_rows=1)
     return Context(Registry({}), batcher, Settings(max_inputs=3, max_text_len=5))
+
+
+def without_unknown(wiring):
+    """A model of that wiring that knows a and b and has no token for anything else."""
+    card = next(card for card in tiny.cards() if card.wiring == wiring)
+    vocabulary = Vocabulary(symbols=("a", "b"), specials=card.vocabulary.specials)
+    return fake_model(replace(card, vocabulary=vocabulary))
 
 
 def test_every_text_is_given_with_the_name_of_its_field(context):
@@ -58,3 +75,38 @@ def test_work_off_the_loop_is_done_in_another_thread():
         return await off_loop(threading.current_thread)
 
     assert asyncio.run(main()) is not threading.current_thread()
+
+
+def test_a_text_is_normalised_and_encoded_as_in_training():
+    card = next(card for card in tiny.cards() if card.name == "masked-lm")
+    encoded = encode_text(fake_model(card), "A\n1é, b", "inputs")
+    assert encoded.tolist() == [tiny.MASKED.symbols.index(c) for c in "a b"]
+
+
+def test_an_unknown_symbol_is_named_with_its_place_in_the_whole():
+    model = without_unknown("decoder")
+    assert encode_text(model, "abba", "prompt").tolist() == [0, 1, 1, 0]
+    expected = r"inputs\[1\]: expected symbols of the alphabet 'ab', got 'c' .* at position "
+    with pytest.raises(InvalidInput, match=expected + "2$"):
+        encode_text(model, "abca", "inputs[1]")
+    with pytest.raises(InvalidInput, match=expected + "7$"):
+        encode_text(model, "abca", "inputs[1]", start=5)
+
+
+@pytest.mark.parametrize(
+    ("task", "wiring", "request_", "where"),
+    [
+        (complete, "decoder", CompletionRequest(prompt=["a", "abc"]), r"prompt\[1\]: .* 2$"),
+        (decode, "encoder-decoder", DecodeRequest(inputs="c" * 20), r"inputs: .* 0$"),
+        (fill_mask, "encoder", FillMaskRequest(inputs="ab<mask>ac<mask>"), r"inputs: .* 4$"),
+        (latents, "perceiver", LatentsRequest(inputs="bc"), r"inputs: .* 1$"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_every_task_refuses_a_symbol_that_its_model_has_no_token_for(task, wiring, request_, where):
+    batcher = Batcher(lambda key, rows: rows, lambda key: 1, max_rows=1)
+    context = Context(Registry({}), batcher, Settings())
+    context.registry._models["tiny"] = without_unknown(wiring)
+    context.registry.is_loaded = True
+    with pytest.raises(InvalidInput, match=where):
+        asyncio.run(task(context, request_, Ticket(time.monotonic() + 60)))

@@ -1,9 +1,14 @@
 import base64
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from service.tasks.decode import align
+from models.vocabulary import Vocabulary
+from service.tasks.decode import _result, align
+from tests.service import tiny
+from tests.service.fakes import fake_model
 from tests.service.tiny import SOURCE_LEN, SOURCES
 
 PATH = "/v1/decode"
@@ -66,6 +71,46 @@ def test_a_limit_cuts_the_output_and_says_so(ask, limit):
 @pytest.mark.parametrize("limit", [None, 12, 13, 10**9])
 def test_a_limit_that_the_output_does_not_reach_changes_nothing(ask, limit):
     assert ask(PATH, inputs=SOURCE, max_new_tokens=limit) == ask(PATH, inputs=SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("eos_id", "limit", "count", "reason"),
+    [
+        (None, 12, 12, "stop"),
+        (None, 5, 5, "length"),
+        (0, 12, 4, "stop"),
+        (0, 5, 4, "stop"),
+        (0, 5, 0, "stop"),
+        (0, 5, 5, "length"),
+        (0, 12, 12, "length"),
+    ],
+)
+def test_an_output_is_whole_where_nothing_more_could_have_come(eos_id, limit, count, reason):
+    card = next(card for card in tiny.cards() if card.name == "reversal")
+    model = fake_model(replace(card, config=card.config | {"eos_id": eos_id}))
+    row = {"source": np.arange(SOURCE_LEN), "max_new_tokens": limit}
+    output = {
+        "tokens": np.ones(SOURCE_LEN, np.int32),
+        "lengths": np.array(count),
+        "log_probs": np.zeros(SOURCE_LEN, np.float32),
+    }
+    result = _result(model, row, output, None)
+    assert (result.finish_reason, len(result.tokens)) == (reason, count)
+
+
+def test_sources_are_encoded_in_another_thread_than_the_one_that_serves(ask, monkeypatch):
+    threads = []
+    encode = Vocabulary.encode
+
+    def note(*arguments):
+        threads.append(threading.current_thread())
+        return encode(*arguments)
+
+    monkeypatch.setattr(Vocabulary, "encode", note)
+    ask(PATH, inputs=[SOURCE] * 2)
+    assert len(threads) == 2
+    # The executor of a loop names its threads so; the loop itself runs in none of them.
+    assert all(thread.name.startswith("asyncio_") for thread in threads)
 
 
 def test_attention_is_the_models_and_its_rows_sum_to_one(ask, decode):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from models.vocabulary import MASK
-from service.tasks.fill_mask import _Filling, entropy
+from service.tasks.fill_mask import _Belief, _Filling, entropy
 from tests.service.tiny import MASKED, WINDOW
 
 PATH = "/v1/fill-mask"
@@ -169,8 +169,15 @@ def test_a_long_text_is_read_in_the_window_centred_on_each_mask(ask, predict):
 
 @pytest.mark.parametrize(
     "text",
-    ["the ti_e _achin_", "_" * WINDOW, LONG[:20] + "_" + LONG[21:25] + "__" + LONG[27:-1] + "_"],
-    ids=["in one window", "nothing but masks", "over windows"],
+    [
+        "the ti_e _achin_",
+        "_" * WINDOW,
+        LONG[:20] + "_" + LONG[21:25] + "__" + LONG[27:-1] + "_",
+        "".join("_" if i % 5 == 0 else c for i, c in enumerate(LONG)),
+        "".join("_" if i % 20 < 3 else c for i, c in enumerate(LONG)),
+        "_" * (WINDOW + 8),
+    ],
+    ids=["one window", "only masks", "windows", "windows that overlap", "groups", "only and long"],
 )
 def test_filled_is_what_repeated_filling_of_the_surest_mask_gives(ask, predict, text):
     result = ask(PATH, inputs=text, mask_token="_")["results"][0]
@@ -179,13 +186,55 @@ def test_filled_is_what_repeated_filling_of_the_surest_mask_gives(ask, predict, 
 
 def test_the_surest_mask_is_settled_first_and_never_as_unknown():
     tokens = np.array([5, MASK_ID, MASK_ID], np.int32)
-    filling = _Filling(tokens, [1, 2])
-    filling.settle([np.array([0.8, 0.1, 0.1]), np.array([0.1, 0.3, 0.6])], first_id=1)
-    assert filling.open == [1]
+    probs = [np.array([0.8, 0.1, 0.1]), np.array([0.1, 0.3, 0.6]), np.array([0.8, 0.15, 0.05])]
+    filling = _Filling(tokens, {1: _Belief((0, 3), probs[0]), 2: _Belief((0, 3), probs[1])})
+    assert filling.advance(first_id=1) == [1]
+    assert list(filling.open) == [1]
     assert tokens.tolist() == [5, MASK_ID, 2]
-    filling.settle([np.array([0.8, 0.15, 0.05])], first_id=1)
-    assert filling.open == []
+    filling.open[1] = _Belief((0, 3), probs[2])
+    assert filling.advance(first_id=1) == []
+    assert filling.open == {}
     assert tokens.tolist() == [5, 1, 2]
+
+
+def test_only_masks_that_see_what_was_filled_are_read_again():
+    tokens = np.full(12, MASK_ID, np.int32)
+    beliefs = {
+        position: _Belief((max(position - 2, 0), position + 2), np.array([0, sure, 0.1]))
+        for position, sure in [(0, 0.9), (4, 0.5), (5, 0.8), (7, 0.6)]
+    }
+    filling = _Filling(tokens, dict(beliefs))
+    # Nothing sees position 0, so 5 follows at once; 4 sees 5 as its last, 7 as its first.
+    assert filling.advance(first_id=1) == [4, 7]
+    assert filling.open == {4: beliefs[4], 7: beliefs[7]}
+    # Now 4 is filled, which is too far to the left of 7.
+    filling.open[4] = _Belief((2, 6), np.array([0, 0.7, 0.1]))
+    assert filling.advance(first_id=1) == []
+    assert np.flatnonzero(tokens != MASK_ID).tolist() == [0, 4, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "num_passes"),
+    [
+        ("a_", 1),
+        ("_a_a_", 3),
+        (("_" + "a" * WINDOW) * 5, 5),
+        # Each of the two groups: both masks, then the other one of them.
+        (("__" + "a" * WINDOW) * 2, 6),
+    ],
+    ids=["one", "in one window", "scattered", "in pairs"],
+)
+def test_filling_reads_no_more_than_what_has_changed(client, ask, monkeypatch, text, num_passes):
+    engine = client.app.state.context.registry.find("masked-lm").engine
+    rows = []
+
+    def run(name, batch):
+        rows.extend(batch)
+        return type(engine).run(engine, name, batch)
+
+    monkeypatch.setattr(engine, "run", run)
+    ask(PATH, inputs=text, mask_token="_")
+    assert len(rows) == num_passes
 
 
 def test_filling_jointly_differs_from_filling_every_mask_by_itself(ask):
