@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,11 +80,16 @@ def digest(leaves: dict[str, Any]) -> str:
     return total.hexdigest()
 
 
-def save_model(root: Path, card: ModelCard, model: nnx.Module) -> Path:
+def save_model(
+    root: Path,
+    card: ModelCard,
+    model: nnx.Module,
+    complete: Callable[[Path], None] = lambda bundle: None,
+) -> Path:
     """Writes the bundle under ``root`` and gives its directory, ``root/NAME/VERSION``.
 
-    The bundle appears under its name only when it is whole; an older one of that version is
-    replaced.
+    The bundle appears under its name only when it is whole, with whatever ``complete`` adds to its
+    directory; an older one of that version is replaced.
     """
     # As numpy, so that nothing of the devices or processes they were trained on comes along.
     leaves = jax.device_get(flatten(nnx.state(model, nnx.Param)))
@@ -97,6 +103,7 @@ def save_model(root: Path, card: ModelCard, model: nnx.Module) -> Path:
         # Orbax notes the directory that it wrote to, which is nobody's business and is never read.
         (staged / "params" / "commit_success.txt").unlink(missing_ok=True)
         write_card(staged, card, digest(leaves))
+        complete(staged)
         if target.exists():
             shutil.rmtree(target)
         os.replace(staged, target)

@@ -132,7 +132,8 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of ``ids``; unknown and special tokens appear by name, as in ``<unk>``."""
-        return "".join(self.tokens[index] for index in ids)
+        tokens = self.tokens
+        return "".join(tokens[index] for index in ids)
 
     def to_json(self) -> dict[str, Any]:
         """What ``from_json`` takes."""

@@ -61,6 +61,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_shown(item) for item in value)
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    if text.isspace():
+        text = f"`{text}`"
     return text.replace("|", "\\|")
 
 

@@ -22,6 +22,7 @@ from training.devices import DevicesError, join_processes, split_cpu
 from training.loop import Interrupted, RunOptions, TrainingError, show, train
 from training.recipe import Recipe
 from training.run_directory import RunError
+from training.step import Optimization
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 COST_LENGTHS = (1024, 2048, 4096, 8192)
@@ -55,8 +56,23 @@ RECIPES = {
 }
 logger = logging.getLogger(__name__)
 
-PRESETS = ("book", "debug")
-FAILURES = (CorpusError, CheckpointError, DevicesError, RunError, TrainingError, OSError)
+# What debug trains must not be what is served.
+OUT = {"book": CHECKPOINTS, "debug": Path("runs/checkpoints")}
+
+
+class OptionError(ValueError):
+    """Options that do not go together, or not with the preset."""
+
+
+FAILURES = (
+    CheckpointError,
+    CorpusError,
+    DevicesError,
+    OptionError,
+    OSError,
+    RunError,
+    TrainingError,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,15 +104,17 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, entry in RECIPES.items():
         command = commands.add_parser(name, help=f"train {entry.summary}")
-        command.add_argument("--preset", choices=PRESETS, default="book")
+        command.add_argument("--preset", choices=tuple(OUT), default="book")
         command.add_argument(
-            "--seed", type=int, help="default: the preset's own, which is 0 if not said"
+            "--seed", type=_natural, help="default: the preset's own, which is 0 if not said"
         )
         command.add_argument(
             "--num-steps", type=_positive, metavar="N", help="default: the preset's own"
         )
         command.add_argument(
-            "--out", type=Path, default=CHECKPOINTS, help="where bundles go (default: checkpoints)"
+            "--out",
+            type=Path,
+            help="where bundles go (default: checkpoints; with --preset debug, runs/checkpoints)",
         )
         command.add_argument(
             "--run-dir",
@@ -126,6 +144,12 @@ def _add_running(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--save-every", type=_positive, default=500, metavar="STEPS", help="default: 500"
     )
+    command.add_argument(
+        "--steps-per-dispatch", type=_positive, metavar="N", help="steps sent to the device at once"
+    )
+    command.add_argument(
+        "--microbatches", type=_positive, metavar="N", help="parts of a batch, one after another"
+    )
     command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     command.add_argument(
         "--cpu-devices",
@@ -136,11 +160,17 @@ def _add_running(command: argparse.ArgumentParser) -> None:
     several = command.add_argument_group("several processes, one command each")
     several.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
     several.add_argument("--num-processes", type=_positive, metavar="N")
-    several.add_argument("--process-id", type=int, metavar="I", help="from 0")
+    several.add_argument("--process-id", type=_natural, metavar="I", help="from 0")
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {text!r}")
+    return int(text)
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
     return int(text)
 
@@ -158,16 +188,14 @@ def _train(options: argparse.Namespace) -> None:
     recipe = RECIPES[options.name].build(options.preset, getattr(options, "corpus", None))
     if options.seed is not None:
         recipe = dataclasses.replace(recipe, seed=options.seed)
-    if options.num_steps:
-        shorter = dataclasses.replace(recipe.optimization, num_steps=options.num_steps)
-        recipe = dataclasses.replace(recipe, optimization=shorter)
+    recipe = dataclasses.replace(recipe, optimization=_optimization(options, recipe))
     run_directory = options.run_dir or Path("runs") / options.name
     bundle = train(
         recipe,
         RunOptions(
             command=_command(options, recipe),
             preset=options.preset,
-            out=options.out,
+            out=options.out or OUT[options.preset],
             run_directory=run_directory,
             resume=options.resume,
             replace=options.replace,
@@ -180,19 +208,36 @@ def _train(options: argparse.Namespace) -> None:
         sys.stdout.write(f"{show(card.figures)}\nsaved {bundle}\n")
 
 
+def _optimization(options: argparse.Namespace, recipe: Recipe) -> Optimization:
+    """The preset's, with what the command says; a shorter run warms up for at most half of it."""
+    preset = recipe.optimization
+    num_steps = options.num_steps or preset.num_steps
+    try:
+        return dataclasses.replace(
+            preset,
+            num_steps=num_steps,
+            warmup_steps=min(preset.warmup_steps, num_steps // 2),
+            steps_per_dispatch=options.steps_per_dispatch or preset.steps_per_dispatch,
+            num_microbatches=options.microbatches or preset.num_microbatches,
+        )
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+
+
 def _command(options: argparse.Namespace, recipe: Recipe) -> str:
     """The command that trains the same model again, without what names this machine's paths."""
     command = f"python -m training {options.name} --preset {options.preset} --seed {recipe.seed}"
-    if options.num_steps:
-        command += f" --num-steps {options.num_steps}"
-    if options.dtype != "float32":
-        command += f" --dtype {options.dtype}"
-    return command
+    for name in ("num_steps", "steps_per_dispatch", "microbatches"):
+        if value := getattr(options, name):
+            command += f" --{name.replace('_', '-')} {value}"
+    return command if options.dtype == "float32" else f"{command} --dtype {options.dtype}"
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     bundle = load_model(find_bundle(options.checkpoints, options.name))
     card = bundle.card
+    if card.name not in RECIPES or card.recipe.get("preset") not in OUT:
+        raise CheckpointError(f"{card.name}: expected a model of the recipes {sorted(RECIPES)}")
     recipe = RECIPES[card.name].build(card.recipe["preset"], options.corpus)
     recipe = dataclasses.replace(recipe, seed=card.recipe["seed"])
     figures = recipe.evaluate(bundle.model)

@@ -1,5 +1,6 @@
 """Which devices a run has: all there are, virtual ones of one CPU, those of several processes."""
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,8 @@ HEARTBEAT_TIMEOUT_S = 30
 # Process 0 evaluates while the others already wait to leave together.
 SHUTDOWN_TIMEOUT_S = 3600
 
+logger = logging.getLogger(__name__)
+
 
 class DevicesError(ValueError):
     """The devices that were asked for cannot be had."""
@@ -20,8 +23,7 @@ class DevicesError(ValueError):
 def split_cpu(num_devices: int) -> None:
     """Makes the CPU appear as several devices; to be called before anything is computed.
 
-    XLA's own threads gain little on small models, so two devices that share the batch use two
-    cores better than one device does.
+    Each device takes its share of the batch.
     """
     jax.config.update("jax_num_cpu_devices", num_devices)
 
@@ -59,6 +61,23 @@ def join_processes(
         heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
         shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_S,
     )
+
+
+def devices_for(num_rows: int) -> list[Any]:
+    """The most devices that ``num_rows`` rows divide over.
+
+    Raises:
+        DevicesError: if several processes take part and not all of their devices can.
+    """
+    devices = jax.devices()
+    count = max(n for n in range(1, len(devices) + 1) if num_rows % n == 0)
+    if count < len(devices):
+        if jax.process_count() > 1:
+            raise DevicesError(
+                f"expected rows in a multiple of {len(devices)} devices, got {num_rows}"
+            )
+        logger.warning("%d rows divide over %d of %d devices", num_rows, count, len(devices))
+    return devices[:count]
 
 
 def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:

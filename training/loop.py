@@ -24,14 +24,16 @@ from models.checkpoint import ModelCard, find_bundles, num_params, save_model
 from models.wirings import WIRINGS
 from training import plots
 from training.card import write_model_card
+from training.devices import data_mesh, devices_for
 from training.recipe import Figures, Recipe
 from training.run_directory import RunDirectory, require_writable
 from training.step import Batch, Trainer
 from training.throughput import matmul_peak
 
+SHARED_FIELDS = {"corpus", "config", "optimization", "seed"}
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-# Parameters and two moments in float32, kept twice, and the bundle.
-BYTES_PER_PARAM = 4 * (3 * 2 + 1)
+# Parameters and two moments in float32, kept twice and a third time while saving, and the bundle.
+BYTES_PER_PARAM = 4 * (3 * 3 + 1)
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Where a run reads and writes, and how it runs; none of it changes what is learned.
+    """Where a run reads and writes, and how it runs; only ``dtype`` changes what is learned.
 
     ``dtype`` is what the model computes in; a state is saved every ``save_every`` steps.
     """
@@ -77,6 +79,8 @@ def train(recipe: Recipe, options: RunOptions) -> Path | None:
         OSError: if a directory cannot be written or has no room, before anything is trained.
     """
     identity = recipe.identity()
+    optimization = recipe.optimization
+    mesh = data_mesh(devices_for(optimization.batch_size // optimization.num_microbatches))
     model = WIRINGS[identity.wiring].model(identity.config, rngs=nnx.Rngs(recipe.seed))
     for directory in (options.out, options.run_directory):
         require_writable(directory, BYTES_PER_PARAM * num_params(model))
@@ -86,17 +90,16 @@ def train(recipe: Recipe, options: RunOptions) -> Path | None:
         resume=options.resume,
         replace=options.replace,
     )
-    trainer = Trainer(model, recipe.loss, recipe.optimization, dtype=options.dtype)
-    started = time.monotonic()
     try:
-        losses = run_steps(recipe, trainer, run, options.save_every)
+        trainer = Trainer(model, recipe.loss, optimization, mesh=mesh, dtype=options.dtype)
+        losses, seconds = run_steps(recipe, trainer, run, options.save_every)
+        bundle = None
+        if jax.process_index() == 0:
+            how = {"seconds": round(seconds, 1), "num_devices": mesh.size}
+            bundle = write_bundle(recipe, options, trainer.model, losses, how)
     except BaseException:
         run.close()
         raise
-    seconds = time.monotonic() - started
-    bundle = None
-    if jax.process_index() == 0:
-        bundle = write_bundle(recipe, options, trainer.model, losses, seconds)
     run.finish()
     return bundle
 
@@ -111,16 +114,33 @@ def describe(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
         "dtype": options.dtype,
         "config": dataclasses.asdict(identity.config),
         "optimization": dataclasses.asdict(recipe.optimization),
+        "settings": settings_of(recipe),
         "corpus": identity.corpus,
     }
 
 
-def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: int) -> list[float]:
-    """Takes the steps of the recipe that the run has not yet taken; gives all its losses."""
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe has beyond what every recipe has: how it masks, which lengths it draws."""
+    return {
+        field.name: getattr(recipe, field.name)
+        for field in dataclasses.fields(recipe)
+        if field.name not in SHARED_FIELDS
+    }
+
+
+def run_steps(
+    recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: int
+) -> tuple[list[float], float]:
+    """Takes the steps of the recipe that the run has not yet taken.
+
+    Gives the losses of all its steps, and the seconds that they took, breaks not counted.
+    """
     done, trainer.state = run.restore(trainer.state)
-    losses = run.losses(done)
+    records = run.records(done)
+    losses = [record["loss"] for record in records]
+    seconds_before = records[-1]["seconds"] if records else 0.0
     total = recipe.optimization.num_steps
-    peak = matmul_peak()
+    peak = matmul_peak() * trainer.mesh.size
     started = time.monotonic()
     with (
         stop_signals() as stopped,
@@ -146,7 +166,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
                     "loss": float(loss),
                     "steps_per_s": len(new) / seconds,
                     "share_of_matmul_peak": share,
-                    "seconds": time.monotonic() - started,
+                    "seconds": seconds_before + time.monotonic() - started,
                 }
                 metrics.write(json.dumps(record) + "\n")
             metrics.flush()
@@ -159,7 +179,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
                 run.save(step, trainer.state)
             if number and step < total:
                 raise Interrupted(step, number)
-    return losses
+    return losses, seconds_before + time.monotonic() - started
 
 
 def dispatches(recipe: Recipe, done: int) -> Iterator[list[Batch]]:
@@ -221,9 +241,16 @@ def _agreed(signal_number: int) -> int:
 
 
 def write_bundle(
-    recipe: Recipe, options: RunOptions, model: nnx.Module, losses: list[float], seconds: float
+    recipe: Recipe,
+    options: RunOptions,
+    model: nnx.Module,
+    losses: list[float],
+    how: dict[str, Any],
 ) -> Path:
-    """Evaluates the model and writes its bundle with figures, plots and card."""
+    """Evaluates the model and writes its bundle with figures, plots and card.
+
+    ``how`` goes into the recipe that the bundle tells of.
+    """
     identity = recipe.identity()
     logger.info("evaluating %s", identity.name)
     figures = {**recipe.training_figures(losses), **recipe.evaluate(model)}
@@ -242,19 +269,21 @@ def write_bundle(
             "seed": recipe.seed,
             "dtype": options.dtype,
             "optimization": dataclasses.asdict(recipe.optimization),
-            "seconds": round(seconds, 1),
+            "settings": settings_of(recipe),
             "device": jax.devices()[0].device_kind,
-            "num_devices": jax.device_count(),
+            **how,
         },
         corpus=identity.corpus,
         library_versions={name: importlib.metadata.version(name) for name in LIBRARIES},
         figures=figures,
     )
-    bundle = save_model(options.out, card, model)
-    plots.loss_curve(bundle / "plots" / "loss_curve.png", losses)
-    recipe.plot(model, figures, bundle / "plots")
-    write_model_card(bundle)
-    return bundle
+
+    def illustrate(bundle: Path) -> None:
+        plots.loss_curve(bundle / "plots" / "loss_curve.png", losses)
+        recipe.plot(model, figures, bundle / "plots")
+        write_model_card(bundle)
+
+    return save_model(options.out, card, model, complete=illustrate)
 
 
 def next_version(root: Path, name: str) -> int:

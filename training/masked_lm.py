@@ -17,11 +17,15 @@ from training import plots
 from training.corpus import Corpus, unigram_entropy
 from training.recipe import Figures, Identity, smoothed_losses
 from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
-from training.text_windows import WINDOW, TextWindows, draw_masks
+from training.text_windows import (
+    EVALUATION_BATCH,
+    WINDOW,
+    TextWindows,
+    draw_masks,
+    position_figures,
+)
 
 NUM_PASSES = 5
-EVALUATION_BATCH = 500
-INTERIOR = slice(16, 48)
 PROBE = "the time traveller for so it will be convenient to speak of him "
 PROBE_POSITIONS = (9, 14, 30)
 
@@ -41,7 +45,7 @@ class MaskedLMRecipe:
 
     @classmethod
     def book(cls, corpus: Corpus) -> "MaskedLMRecipe":
-        """The published recipe: 2,000 steps, about 8 minutes on 2 CPU cores, accuracy 0.61."""
+        """The published recipe: 2,000 steps, 12 minutes on 2 busy CPU cores, accuracy 0.65."""
         return cls(
             corpus=corpus,
             config=TransformerConfig.book(len(vocabulary.symbols)),
@@ -110,13 +114,8 @@ class MaskedLMRecipe:
         return {
             "masked_accuracy": float(hits.sum() / counts.sum()),
             "validation_loss": float(losses.sum() / counts.sum()),
-            "validation_loss_at": {
-                "position_0": float(by_position[0]),
-                "position_63": float(by_position[-1]),
-                "interior_mean": float(by_position[INTERIOR].mean()),
-            },
-            "validation_loss_by_position": by_position.tolist(),
-            "probes": [probe(model, position) for position in PROBE_POSITIONS],
+            **position_figures(by_position),
+            "probes": probes(model),
             "unigram_entropy": unigram_entropy(self.corpus.tokens),
         }
 
@@ -136,12 +135,16 @@ def _measure(
     return jnp.argmax(logits, axis=-1) == targets, token_losses(logits, targets)
 
 
-def probe(model: MaskedLanguageModel, position: int) -> Figures:
-    """The three likeliest characters at ``position`` of the book's probe text, masked there."""
-    tokens = vocabulary.encode(PROBE)
-    tokens[position] = vocabulary.special_id(MASK)
-    predict = jitted(model, MaskedLanguageModel.predict)
-    probs = np.asarray(predict(tokens[None], np.array([len(tokens)]))[0])[0, position]
-    best = np.argsort(-probs)[:3]
-    text = PROBE[:position] + MASK + PROBE[position + 1 :]
-    return {"text": text, "top": [[vocabulary.symbols[i], float(probs[i])] for i in best]}
+def probes(model: MaskedLanguageModel) -> list[Figures]:
+    """The three likeliest characters at each position of the book's probe text, masked there."""
+    rows = np.tile(vocabulary.encode(PROBE), (len(PROBE_POSITIONS), 1))
+    order = np.arange(len(rows))
+    rows[order, PROBE_POSITIONS] = vocabulary.special_id(MASK)
+    lengths = np.full(len(rows), len(PROBE), np.int32)
+    probs = np.asarray(jitted(model, MaskedLanguageModel.predict)(rows, lengths)[0])
+    found = []
+    for position, row in zip(PROBE_POSITIONS, probs[order, PROBE_POSITIONS], strict=True):
+        text = PROBE[:position] + MASK + PROBE[position + 1 :]
+        best = np.argsort(-row)[:3]
+        found.append({"text": text, "top": [[vocabulary.symbols[i], float(row[i])] for i in best]})
+    return found

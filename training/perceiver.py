@@ -48,7 +48,7 @@ class PerceiverRecipe:
 
     @classmethod
     def book(cls, corpus: Corpus) -> "PerceiverRecipe":
-        """The published sizes; the steps are ours: 1,600, about 20 minutes on 2 CPU cores."""
+        """The published sizes; the steps are ours: 1,600, 40 minutes on 2 busy CPU cores."""
         return cls(
             corpus=corpus,
             config=PerceiverConfig.book(len(vocabulary.symbols)),

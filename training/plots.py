@@ -4,14 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from training.cost_curve import CostCurve
-
-mpl.use("agg")
 
 WIDTH_IN, HEIGHT_IN, DPI = 6.4, 4.0, 110
 SMOOTHING_STEPS = 50

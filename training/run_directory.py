@@ -9,16 +9,17 @@ directory; the first of them writes.
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
 import jax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from training.step import TrainState
 
 NUM_KEPT = 2
-MIN_FREE_FACTOR = 4
 
 
 class RunError(ValueError):
@@ -40,6 +41,7 @@ class RunDirectory:
         self.path = path
         self._description = description
         previous = _read(path / "run.json")
+        wait_for_all("the description was read")
         if resume:
             _require_same(path, previous, description)
         elif previous and not previous["finished"] and not replace:
@@ -50,7 +52,7 @@ class RunDirectory:
         elif jax.process_index() == 0:
             shutil.rmtree(path / "state", ignore_errors=True)
             (path / "metrics.jsonl").unlink(missing_ok=True)
-        require_writable(path)
+        path.mkdir(parents=True, exist_ok=True)
         self._mark(finished=False)
         self._manager = ocp.CheckpointManager(
             (path / "state").resolve(),
@@ -89,11 +91,12 @@ class RunDirectory:
         path = self.path / "metrics.jsonl" if jax.process_index() == 0 else Path(os.devnull)
         return path.open("a", encoding="utf-8")
 
-    def losses(self, num_steps: int) -> list[float]:
-        """The losses of the first ``num_steps`` steps; later records are dropped from the file."""
+    def records(self, num_steps: int) -> list[dict[str, Any]]:
+        """The records of the first ``num_steps`` steps; later ones are dropped from the file."""
         path = self.path / "metrics.jsonl"
         if num_steps == 0:
-            path.unlink(missing_ok=True)
+            if jax.process_index() == 0:
+                path.unlink(missing_ok=True)
             return []
         lines = path.read_text(encoding="utf-8").splitlines()[:num_steps]
         if len(lines) < num_steps:
@@ -102,7 +105,7 @@ class RunDirectory:
             staged = path.with_suffix(".part")
             staged.write_text("\n".join(lines) + "\n", encoding="utf-8")
             os.replace(staged, path)
-        return [json.loads(line)["loss"] for line in lines]
+        return [json.loads(line) for line in lines]
 
     def finish(self) -> None:
         """Says that the run is over: its bundle is written, so its states are dropped."""
@@ -143,6 +146,12 @@ def _require_same(path: Path, previous: dict[str, Any] | None, description: dict
         )
 
 
+def wait_for_all(reached: str) -> None:
+    """Lets no process go on before every process of the run has reached this point."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(reached)
+
+
 def require_writable(directory: Path, num_bytes: int = 0) -> None:
     """Makes sure that ``directory`` exists, takes files and has room for ``num_bytes``.
 
@@ -150,9 +159,8 @@ def require_writable(directory: Path, num_bytes: int = 0) -> None:
         OSError: if not.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    probe = directory / ".writable"
-    probe.touch()
-    probe.unlink()
+    with tempfile.TemporaryFile(dir=directory):
+        pass
     free = shutil.disk_usage(directory).free
     if free < num_bytes:
         raise OSError(f"{directory}: expected {num_bytes} free bytes, got {free}")

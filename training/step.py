@@ -142,6 +142,7 @@ class Trainer:
         )
         self._run = jax.jit(partial(jax.lax.scan, step), donate_argnums=0)
         self._compiled: dict[Any, Any] = {}
+        self._num_microbatches = optimization.num_microbatches
 
     def run(self, batches: Sequence[Batch]) -> np.ndarray:
         """Takes a step on each of ``batches``, which are of one shape; gives their losses.
@@ -179,7 +180,9 @@ class Trainer:
         shapes = tuple((name, (len(batches), *b.shape)) for name, b in batches[0].items())
         compiled = self._compiled.get(shapes)
         analysis = compiled.cost_analysis() if compiled else None
-        return float((analysis or {}).get("flops", 0.0)) * self.mesh.size
+        # The compiler counts the body of a loop once, and what one device does.
+        factor = self.mesh.size * self._num_microbatches
+        return float((analysis or {}).get("flops", 0.0)) * factor
 
     @property
     def model(self) -> nnx.Module:

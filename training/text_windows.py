@@ -5,12 +5,15 @@ Every window of 64 characters in order: the first 100,000 train, the next 3,000 
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from training.corpus import Corpus, windows
 
 WINDOW = 64
+INTERIOR = slice(16, 48)
+EVALUATION_BATCH = 500
 NUM_TRAIN = 100_000
 NUM_VALIDATION = 3_000
 
@@ -46,3 +49,15 @@ def draw_masks(
     """``tokens`` with each position masked with probability ``rate``, and where (True = masked)."""
     masked = generator.random(tokens.shape) < rate
     return np.where(masked, np.int32(mask_id), tokens), masked
+
+
+def position_figures(by_position: np.ndarray) -> dict[str, Any]:
+    """What the book reports of the validation loss at each position of a window, in nats."""
+    return {
+        "validation_loss_at": {
+            "position_0": float(by_position[0]),
+            f"position_{WINDOW - 1}": float(by_position[-1]),
+            "interior_mean": float(by_position[INTERIOR].mean()),
+        },
+        "validation_loss_by_position": by_position.tolist(),
+    }

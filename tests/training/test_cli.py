@@ -1,6 +1,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from models.checkpoint import find_bundles, load_model, read_card
 from models.wirings import WIRINGS
 from training import cli, corpus, perceiver
+from training.causal_lm import CausalLMRecipe
+from training.corpus import Corpus
 from training.cost_curve import CostCurve
 from training.reversal import ReversalRecipe, draw_strings
 
@@ -167,7 +170,10 @@ def test_the_seed_of_the_command_is_that_of_the_data(trained, monkeypatch):
         (["gpt"], "invalid choice: 'gpt'"),
         (["reversal", "--preset", "huge"], "invalid choice: 'huge'"),
         (["reversal", "--corpus", "x.txt"], "unrecognized arguments: --corpus"),
-        (["reversal", "--seed", "one"], "invalid int value: 'one'"),
+        (["reversal", "--seed", "one"], "--seed: expected a whole number from 0, got 'one'"),
+        (["reversal", "--seed", "-1"], "--seed: expected a whole number from 0, got '-1'"),
+        (["reversal", "--num-steps", "0"], "--num-steps: expected a whole number from 1, got '0'"),
+        (["reversal", "--resume", "--replace"], "not allowed with argument --resume"),
         (["evaluate"], "NAME"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -241,3 +247,49 @@ def test_the_cost_curve_is_printed_and_plotted(command, monkeypatch, tmp_path, a
     assert "grows as N^2.00 against N^1.00" in out
     assert f"plotted in {tmp_path / 'plots' / 'cost.png'}" in out
     assert_png(tmp_path / "plots" / "cost.png")
+
+
+def test_what_debug_trains_goes_where_it_is_not_served(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = command("reversal", "--preset", "debug")
+    assert status == 0
+    assert out.endswith(f"saved {Path('runs/checkpoints/reversal/1')}\n")
+
+
+def test_a_short_run_warms_up_for_at_most_half_of_it(trained_options):
+    optimization = cli._optimization(trained_options("--num-steps", "20"), WARM_RECIPE)
+    assert (optimization.num_steps, optimization.warmup_steps) == (20, 10)
+    optimization = cli._optimization(trained_options(), WARM_RECIPE)
+    assert (optimization.num_steps, optimization.warmup_steps) == (700, 50)
+
+
+def test_what_the_command_says_of_dispatches_and_parts_is_taken(trained_options):
+    options = trained_options("--steps-per-dispatch", "5", "--microbatches", "4")
+    optimization = cli._optimization(options, WARM_RECIPE)
+    assert (optimization.steps_per_dispatch, optimization.num_microbatches) == (5, 4)
+    command = cli._command(options, WARM_RECIPE)
+    assert command.endswith(" --steps-per-dispatch 5 --microbatches 4")
+
+
+def test_parts_that_do_not_divide_the_batch_are_told(command, tmp_path):
+    options = ["--preset", "debug", "--microbatches", "3", "--out", tmp_path]
+    status, _, err = command("reversal", *options)
+    assert status == 1
+    assert "num_microbatches: expected a divisor of batch_size 8, got 3" in err
+
+
+def test_a_bundle_of_no_recipe_cannot_be_evaluated(command, tiny_checkpoints, tmp_path):
+    bundle = shutil.copytree(tiny_checkpoints / "reversal" / "1", tmp_path / "mine" / "1")
+    card = json.loads((bundle / "model.json").read_text())
+    (bundle / "model.json").write_text(json.dumps({**card, "name": "mine"}))
+    status, _, err = command("evaluate", "mine", "--checkpoints", tmp_path)
+    assert status == 1
+    assert "mine: expected a model of the recipes" in err
+
+
+@pytest.fixture
+def trained_options():
+    return lambda *options: cli.parser().parse_args(["causal-lm", *options])
+
+
+WARM_RECIPE = CausalLMRecipe.book(Corpus(np.zeros(1, np.int32), "", ""))

@@ -15,7 +15,7 @@ from flax import nnx
 
 from models.checkpoint import flatten
 from models.wirings import WIRINGS
-from training.devices import DevicesError, data_mesh, join_processes
+from training.devices import DevicesError, data_mesh, devices_for, join_processes
 from training.step import Optimization, Trainer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -89,6 +89,14 @@ def test_rows_that_do_not_divide_over_the_devices_are_refused(recipes):
     trainer = Trainer(model, recipe.loss, BASE, mesh=data_mesh())
     with pytest.raises(DevicesError, match="rows in a multiple of 8 devices, got 3"):
         trainer.run([{"source": recipe.batch(0)["source"][:3]}])
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "count"), [(8, 8), (6, 6), (12, 6), (7, 7), (5, 5), (1, 1), (22, 2)]
+)
+def test_a_run_takes_the_most_devices_that_its_rows_divide_over(num_rows, count, caplog):
+    assert devices_for(num_rows) == jax.devices()[:count]
+    assert bool(caplog.records) == (count < 8)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from flax import nnx
 
 from models.encoder import MaskedLanguageModel
 from training.corpus import Corpus
-from training.masked_lm import PROBE, PROBE_POSITIONS, MaskedLMRecipe, probe, vocabulary
+from training.masked_lm import PROBE, PROBE_POSITIONS, MaskedLMRecipe, probes, vocabulary
 from training.step import jitted
 
 # Sums of a few hundred float32 numbers, taken in another order.
@@ -98,8 +98,12 @@ def test_evaluation_measures_what_is_known_of_a_guesser(recipe, guesser):
 
 def test_the_probes_are_the_books(masked_lm):
     assert len(PROBE) == 64
-    texts = [probe(masked_lm, position)["text"] for position in PROBE_POSITIONS[:1]]
-    assert texts == ["the time <mask>raveller for so it will be convenient to speak of him "]
+    texts = [probe["text"] for probe in probes(masked_lm)]
+    assert texts == [
+        "the time <mask>raveller for so it will be convenient to speak of him ",
+        "the time trave<mask>ler for so it will be convenient to speak of him ",
+        "the time traveller for so it w<mask>ll be convenient to speak of him ",
+    ]
     assert [PROBE[position] for position in PROBE_POSITIONS] == ["t", "l", "i"]
 
 
@@ -109,6 +113,6 @@ def test_a_probe_gives_the_three_likeliest_symbols_in_order(masked_lm):
     predict = jitted(masked_lm, MaskedLanguageModel.predict)
     probs = np.asarray(predict(tokens[None], np.array([64], np.int32))[0])[0, 14]
     order = np.argsort(-probs)[:3]
-    top = probe(masked_lm, 14)["top"]
+    top = probes(masked_lm)[1]["top"]
     assert [symbol for symbol, _ in top] == [vocabulary.symbols[index] for index in order]
     assert [share for _, share in top] == pytest.approx(probs[order].tolist(), abs=1e-6)

@@ -28,7 +28,7 @@ def test_a_new_run_has_nothing_to_restore(tmp_path):
     run = opened(tmp_path / "run")
     state = state_of(1.0)
     assert run.restore(state) == (0, state)
-    assert run.losses(0) == []
+    assert run.records(0) == []
     run.close()
 
 
@@ -50,10 +50,10 @@ def test_what_was_saved_last_comes_back_bit_for_bit_and_where_it_was(tmp_path):
 def test_records_past_the_saved_state_are_dropped(tmp_path):
     run = opened(tmp_path)
     record(run, 3.0, 2.0, 1.0)
-    assert run.losses(2) == [3.0, 2.0]
+    assert run.records(2) == [{"loss": 3.0}, {"loss": 2.0}]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     with pytest.raises(RunError, match="expected records of 5 steps, got 2"):
-        run.losses(5)
+        run.records(5)
     run.close()
 
 
