@@ -7,7 +7,10 @@ import functools
 import time
 
 import jax
+import orjson
 import pytest
+
+from tests.service.wrong import CODES, GOOD
 
 START_S = 180.0
 
@@ -77,3 +80,45 @@ def call(checkpoints):
         return jax.device_get(compiled(name, method)(states[name][1], *arrays))
 
     return call
+
+
+@pytest.fixture(scope="session")
+def good_answers(client):
+    """Whether a right request to a path is answered as it was the first time."""
+
+    def comparable(answer):
+        return {key: value for key, value in answer.items() if key not in ("id", "created")}
+
+    def answers(path):
+        answer = client.post(path, json=GOOD[path])
+        assert answer.status_code == 200
+        return comparable(answer.json())
+
+    first = {path: answers(path) for path in GOOD}
+    return lambda path: answers(path) == first[path]
+
+
+@pytest.fixture(scope="session")
+def refuse(client, good_answers):
+    """The error that a body is answered with, once it is found to be a proper one."""
+
+    def refuse(path, body, status, content_type="application/json"):
+        content = body if isinstance(body, bytes) else orjson.dumps(body)
+        headers = {"Content-Type": content_type} if content_type else {}
+        answer = client.post(path, content=content, headers=headers)
+        assert answer.status_code == status, answer.text[:500]
+        assert answer.headers["content-type"] == "application/json"
+        assert list(answer.json()) == ["error"]
+        error = answer.json()["error"]
+        assert list(error) == ["message", "type", "param", "code", "request_id"]
+        assert (error["type"], error["code"]) == CODES[status]
+        assert error["request_id"] == answer.headers["x-request-id"]
+        assert 0 < len(error["message"]) < 500
+        assert "server-timing" in answer.headers
+        if error["param"]:
+            assert error["message"].startswith(error["param"] + ": ")
+            assert len(error["param"]) < 100
+        assert good_answers(path)
+        return error
+
+    return refuse
