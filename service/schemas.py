@@ -85,7 +85,12 @@ class FillMaskRequest(Request):
     """Texts with masks to fill."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"inputs": "the time trave<mask>ler", "top_k": 3}]}
+        json_schema_extra={
+            "examples": [
+                {"inputs": "the time trave<mask>ler", "top_k": 3},
+                {"inputs": "the time _raveller", "mask_token": "_", "evidence": True},
+            ]
+        }
     )
 
     inputs: str | Items[str] = Field(
@@ -106,9 +111,9 @@ class FillMaskRequest(Request):
         min_length=1,
         description="The placeholder that stands for a mask in inputs.",
     )
-    evidence: Unserved = Field(
+    evidence: bool = Field(
         default=False,
-        description="What each side of a mask was worth; not served yet, leave it false.",
+        description="Whether to tell what the left side of each mask, the right side and both say.",
     )
     attention: Attention = None
 

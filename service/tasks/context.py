@@ -26,12 +26,22 @@ class Context:
     settings: Settings
 
     async def run(
-        self, model: LoadedModel, program: str, rows: Sequence[Row], ticket: Ticket
+        self,
+        model: LoadedModel,
+        program: str,
+        rows: Sequence[Row],
+        ticket: Ticket,
+        sizes: Sequence[int] | None = None,
     ) -> list[Result]:
-        """The results of ``rows`` by one of the model's programs, in order."""
+        """The results of ``rows`` by one of the model's programs, in order.
+
+        Rows whose ``sizes`` fall into one compiled length can share a batch; by default each is as
+        long as it is, and with a larger one it joins longer rows.
+        """
         ragged = model.engine.programs[program].ragged.name
         bucket = model.engine.programs[program].bucket
-        slots = [Slot(model.engine, program, bucket(len(row[ragged]))) for row in rows]
+        sizes = sizes or [len(row[ragged]) for row in rows]
+        slots = [Slot(model.engine, program, bucket(size)) for size in sizes]
         return await self.batcher.submit(list(zip(slots, rows, strict=True)), ticket)
 
     def texts(self, inputs: str | list[str], param: str = "inputs") -> list[tuple[str, str]]:

@@ -1,10 +1,10 @@
-"""Fill-mask: candidates for every mask of a text, and the best joint reading.
+"""Fill-mask: candidates for every mask of a text, evidence for them, the best joint reading.
 
 Scores are marginals: probabilities over the whole vocabulary for each mask by itself. A text that
-is longer than the model's window is never cut: each mask is read in the window centred on it.
+is longer than the model's window is never cut: each mask is read in the window centred on it. What
+a side of a mask is worth is read from that window cropped behind or before the mask.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +13,17 @@ import numpy as np
 
 from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
-from models.vocabulary import MASK, Vocabulary
+from models.vocabulary import Vocabulary
 from service.batcher import Ticket
-from service.engine import Program, Ragged, Result, Row, make_grid
+from service.engine import Program, Ragged, make_grid
 from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import FillMaskRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
-from service.tasks.context import Context, encode_text, off_loop
+from service.tasks.context import Context, off_loop
+from service.tasks.filling import fill
+from service.tasks.masked_text import MaskedText, Span, left_of, parse, right_of, window
+from service.tasks.reading import PROGRAM, PROGRAM_WITH_ATTENTION, Reading, read_texts
 
 WIRING = "encoder"
 DEFAULT_TOP_K = 5
@@ -33,6 +36,32 @@ class Candidate:
     token: str
     token_id: int
     score: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """What the tokens of ``window`` alone say of a mask, which is one of them.
+
+    ``scores`` are the probabilities of the mask's candidates, in their order; ``entropy`` is that
+    of the whole distribution, in nats.
+    """
+
+    window: tuple[int, int]
+    entropy: float
+    scores: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What each side of a mask was worth, and both.
+
+    ``left`` ends with the mask and ``right`` begins with it; where a side is empty, that is the
+    mask by itself.
+    """
+
+    left: Side
+    right: Side
+    both: Side
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +80,7 @@ class MaskResult:
     window: tuple[int, int]
     entropy: float
     candidates: list[Candidate]
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,82 +110,6 @@ class FillMaskAnswer:
     usage: FillMaskUsage
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MaskedText:
-    """A text as token ids, with the position of every mask and where it was in the text as sent."""
-
-    tokens: np.ndarray
-    positions: list[int]
-    origins: list[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One pass over ``tokens[start:end]`` for the masks at ``positions``."""
-
-    row: Row
-    start: int
-    end: int
-    positions: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Belief:
-    """The distribution of one mask, with the (start, end) of the window that it was read in."""
-
-    window: tuple[int, int]
-    probs: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The passes over one text, with what came of each."""
-
-    reads: list[_Read]
-    outputs: list[Result]
-
-    def beliefs(self) -> dict[int, _Belief]:
-        """What was read of every mask, in order of position."""
-        return {
-            position: _Belief((read.start, read.end), output["probs"][position - read.start])
-            for read, output in zip(self.reads, self.outputs, strict=True)
-            for position in read.positions
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Filling:
-    """A text on its way from masked to filled; ``open`` are the masks that are left, in order."""
-
-    tokens: np.ndarray
-    open: dict[int, _Belief]
-
-    def advance(self, first_id: int) -> list[int]:
-        """Fills masks, the surest first, until others must be read again; gives those.
-
-        They are the masks whose window holds what was just filled: nothing else changes what the
-        model sees of a mask.
-        """
-        stale: list[int] = []
-        while self.open and not stale:
-            filled = self._settle(first_id)
-            stale = [
-                position
-                for position, belief in self.open.items()
-                if belief.window[0] <= filled < belief.window[1]
-            ]
-        return stale
-
-    def _settle(self, first_id: int) -> int:
-        """Fills the mask whose likeliest symbol, from ``first_id`` on, is the likeliest of all."""
-        probs = np.stack([belief.probs[first_id:] for belief in self.open.values()])
-        surest = int(probs.max(axis=1).argmax())
-        position = list(self.open)[surest]
-        self.tokens[position] = first_id + int(probs[surest].argmax())
-        del self.open[position]
-        return position
-
-
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for an encoder."""
     ragged = Ragged(name="tokens", dtype=np.int32)
@@ -172,8 +126,8 @@ def programs(card: ModelCard) -> Sequence[Program]:
 
     few = tuple(shape for shape in grid if shape[0] <= 8)
     return (
-        Program(name="fill-mask", function=lean, ragged=ragged, grid=grid),
-        Program(name="fill-mask+attention", function=full, ragged=ragged, grid=few),
+        Program(name=PROGRAM, function=lean, ragged=ragged, grid=grid),
+        Program(name=PROGRAM_WITH_ATTENTION, function=full, ragged=ragged, grid=few),
     )
 
 
@@ -183,9 +137,10 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
     Raises:
         InvalidInput: if a text holds no mask or too many or a symbol outside the alphabet, or a
             target is no symbol.
+        TooLarge: if the masks take more passes, or the attention more values, than one request may.
     """
     model = context.registry.choose(request.model, WIRING)
-    vocabulary, names = model.card.vocabulary, model.card.vocabulary.tokens
+    vocabulary = model.card.vocabulary
     inputs, max_masks = context.texts(request.inputs), context.settings.max_masks
     texts = await off_loop(
         lambda: [parse(t, request.mask_token, model, max_masks, param) for param, t in inputs]
@@ -196,24 +151,22 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
     )
     if choice:
         _require_attention_fits(texts, choice, model, context)
-    program = "fill-mask+attention" if choice else "fill-mask"
-    masked = [(text.tokens, text.positions) for text in texts]
-    readings = await _read(context, model, program, masked, ticket)
-    filled = await _fill(context, model, texts, readings, ticket)
-    results = []
-    for text, reading, joint in zip(texts, readings, filled, strict=True):
-        attention = None
-        if choice:
-            tokens = [names[i] for i in text.tokens]
-            attention = choice.select(reading.outputs[0]["attention"], tokens, tokens)
-        results.append(
-            FillMaskResult(
-                normalized=vocabulary.decode(text.tokens),
-                masks=_mask_results(text, reading, shown, vocabulary),
-                filled=joint,
-                attention=attention,
-            )
+    readings = await read_texts(
+        context, model, texts, ticket, attention=bool(choice), evidence=request.evidence
+    )
+    filled = await fill(context, model, texts, readings, ticket)
+    results = [
+        FillMaskResult(
+            normalized=vocabulary.decode(text.tokens),
+            masks=[
+                _mask_result(index, text, reading, model, shown, evidence=request.evidence)
+                for index in range(len(text.positions))
+            ],
+            filled=joint,
+            attention=_attention(text, reading, choice, vocabulary) if choice else None,
         )
+        for text, reading, joint in zip(texts, readings, filled, strict=True)
+    ]
     return FillMaskAnswer(
         model=model.card.name,
         version=model.card.version,
@@ -225,11 +178,11 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
 def _require_attention_fits(
     texts: list[MaskedText], choice: AttentionChoice, model: LoadedModel, context: Context
 ) -> None:
-    window = model.card.limits["max_len"]
+    limit = model.card.limits["max_len"]
     for index, text in enumerate(texts):
-        if text.tokens.size > window:
+        if text.tokens.size > limit:
             raise InvalidInput(
-                f"expected texts of at most {window} tokens where attention is asked for, "
+                f"expected texts of at most {limit} tokens where attention is asked for, "
                 f"got {text.tokens.size} in inputs[{index}]",
                 "attention",
             )
@@ -237,62 +190,12 @@ def _require_attention_fits(
     choice.require_size(num_pairs, context.settings.max_attention_values)
 
 
-def parse(text: str, mask_token: str, model: LoadedModel, max_masks: int, param: str) -> MaskedText:
-    """``text`` as token ids; what lies between masks is normalised as in training.
-
-    Raises:
-        InvalidInput: if there is no mask, or more than ``max_masks``, or a symbol is missing from
-            the vocabulary.
-    """
-    parts = text.split(mask_token)
-    num_masks = len(parts) - 1
-    if not 1 <= num_masks <= max_masks:
-        raise InvalidInput(
-            f"expected 1 to {max_masks} masks {excerpt(mask_token)}, got {num_masks}", param
-        )
-    mask = np.array([model.card.vocabulary.special_id(MASK)], dtype=np.int32)
-    tokens: list[np.ndarray] = []
-    positions, starts = [], []
-    position = start = 0
-    for part in parts:
-        encoded = encode_text(model, part, param, start=position)
-        tokens += [encoded, mask]
-        positions.append(position + encoded.size)
-        starts.append(start + len(part))
-        position, start = positions[-1] + 1, starts[-1] + len(mask_token)
-    # No mask comes after the last part.
-    return MaskedText(
-        tokens=np.concatenate(tokens[:-1]),
-        positions=positions[:-1],
-        origins=[(start, start + len(mask_token)) for start in starts[:-1]],
-    )
-
-
-async def _read(
-    context: Context,
-    model: LoadedModel,
-    program: str,
-    masked: list[tuple[np.ndarray, list[int]]],
-    ticket: Ticket,
-) -> list[_Reading]:
-    """Reads every one of the (tokens, positions of masks) pairs, in shared batches."""
-    window = model.card.limits["max_len"]
-    reads = [_reads(tokens, positions, window) for tokens, positions in masked]
-    rows = [read.row for part in reads for read in part]
-    outputs = iter(await context.run(model, program, rows, ticket))
-    return [_Reading(part, list(itertools.islice(outputs, len(part)))) for part in reads]
-
-
-def _reads(tokens: np.ndarray, positions: list[int], window: int) -> list[_Read]:
-    """One pass for a text that fits the window, otherwise one for every mask."""
-    if tokens.size <= window:
-        return [_Read({"tokens": tokens}, 0, tokens.size, positions)]
-    reads = []
-    for position in positions:
-        start = min(max(position - window // 2, 0), tokens.size - window)
-        end = start + window
-        reads.append(_Read({"tokens": tokens[start:end]}, start, end, [position]))
-    return reads
+def _attention(
+    text: MaskedText, reading: Reading, choice: AttentionChoice, vocabulary: Vocabulary
+) -> AttentionMap:
+    tokens = [vocabulary.tokens[i] for i in text.tokens]
+    weights = reading.outputs[Span(0, len(tokens))]["attention"]
+    return choice.select(weights, tokens, tokens)
 
 
 def _shown_ids(request: FillMaskRequest, vocabulary: Vocabulary) -> tuple[np.ndarray, int]:
@@ -312,57 +215,40 @@ def _shown_ids(request: FillMaskRequest, vocabulary: Vocabulary) -> tuple[np.nda
     return ids, min(request.top_k or ids.size, ids.size)
 
 
-def _mask_results(
-    text: MaskedText, reading: _Reading, shown: tuple[np.ndarray, int], vocabulary: Vocabulary
-) -> list[MaskResult]:
-    each = zip(reading.beliefs().items(), text.origins, strict=True)
-    return [
-        MaskResult(
-            index=index,
-            position=position,
-            char_start=origin[0],
-            char_end=origin[1],
-            window=belief.window,
-            entropy=entropy(belief.probs),
-            candidates=_candidates(belief.probs, *shown, vocabulary),
-        )
-        for index, ((position, belief), origin) in enumerate(each)
-    ]
-
-
-def entropy(probs: np.ndarray) -> float:
-    """Entropy of a distribution, in nats."""
-    certain = probs[probs > 0].astype(np.float64)
-    return float(-(certain * np.log(certain)).sum())
-
-
-def _candidates(
-    probs: np.ndarray, ids: np.ndarray, count: int, vocabulary: Vocabulary
-) -> list[Candidate]:
-    best = ids[np.argsort(-probs[ids], kind="stable")[:count]]
-    return [Candidate(vocabulary.symbols[i], int(i), float(probs[i])) for i in best]
-
-
-async def _fill(
-    context: Context,
+def _mask_result(
+    index: int,
+    text: MaskedText,
+    reading: Reading,
     model: LoadedModel,
-    texts: list[MaskedText],
-    readings: list[_Reading],
-    ticket: Ticket,
-) -> list[str]:
-    """Every text with its masks filled: the surest one is settled, then those near it read again.
+    shown: tuple[np.ndarray, int],
+    *,
+    evidence: bool,
+) -> MaskResult:
+    position, (start, end) = text.positions[index], text.origins[index]
+    span = window(position, text.tokens.size, model.card.limits["max_len"])
+    belief = reading.belief(position, span)
+    ids, count = shown
+    best = ids[np.argsort(-belief.probs[ids], kind="stable")[:count]]
+    symbols = model.card.vocabulary.symbols
+    return MaskResult(
+        index=index,
+        position=position,
+        char_start=start,
+        char_end=end,
+        window=(span.start, span.end),
+        entropy=belief.entropy,
+        candidates=[Candidate(symbols[i], int(i), float(belief.probs[i])) for i in best],
+        evidence=_evidence(reading, position, span, best) if evidence else None,
+    )
 
-    Texts advance together, so that they share batches. An unknown token is never filled in.
-    """
-    vocabulary = model.card.vocabulary
-    first_id = 1 if vocabulary.has_unknown else 0
-    fillings = [
-        _Filling(text.tokens.copy(), reading.beliefs())
-        for text, reading in zip(texts, readings, strict=True)
-    ]
-    while waiting := [(f, stale) for f in fillings if (stale := f.advance(first_id))]:
-        masked = [(filling.tokens, stale) for filling, stale in waiting]
-        again = await _read(context, model, "fill-mask", masked, ticket)
-        for (filling, _), reading in zip(waiting, again, strict=True):
-            filling.open.update(reading.beliefs())
-    return [vocabulary.decode(filling.tokens) for filling in fillings]
+
+def _evidence(reading: Reading, position: int, span: Span, ids: np.ndarray) -> Evidence:
+    """What the left side of a mask, the right side and both give the symbols ``ids``."""
+
+    def side(part: Span) -> Side:
+        belief = reading.belief(position, part)
+        return Side(
+            window=(part.start, part.end), entropy=belief.entropy, scores=belief.probs[ids].tolist()
+        )
+
+    return Evidence(side(left_of(position, span)), side(right_of(position, span)), side(span))

@@ -71,7 +71,7 @@ FIELDS = {
         "top_k": st.integers(1, 40),
         "targets": st.lists(st.sampled_from("abc <"), max_size=3),
         "mask_token": st.sampled_from(["<mask>", "a", "T", " "]),
-        "evidence": st.just(False),
+        "evidence": st.booleans(),
         "attention": st.booleans() | attention,
     },
     "/v1/decode": {

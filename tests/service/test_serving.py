@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.service.numbers import split
 from tests.service.tiny import MAX_INPUT_LEN, WIDTH
 
 NUM_CLIENTS = 12
@@ -24,7 +25,8 @@ def draw_request(generator):
     if kind == "fill-mask":
         texts = [words(generator.randint(0, 30)) + "_" for _ in range(count)]
         attention = generator.random() < 0.3 and max(map(len, texts)) <= 16
-        return "/v1/fill-mask", {"inputs": texts, "mask_token": "_", "attention": attention}
+        options = {"attention": attention, "evidence": generator.random() < 0.3}
+        return "/v1/fill-mask", {"inputs": texts, "mask_token": "_"} | options
     if kind == "decode":
         sources = ["".join(generator.choices("abcdefghijklmnop", k=12)) for _ in range(count)]
         return "/v1/decode", {"inputs": sources, "attention": generator.random() < 0.3}
@@ -38,18 +40,6 @@ def draw_request(generator):
     prompts = [words(generator.randint(0, 15)) for _ in range(count)]
     options = {"max_tokens": generator.randint(1, 30), "temperature": 0, "logprobs": 1}
     return "/v1/completions", {"prompt": prompts} | options
-
-
-def split(value, numbers):
-    """``value`` without its fractions, which are put into ``numbers``, and what varies anyway."""
-    if isinstance(value, dict):
-        kept = {name: inner for name, inner in value.items() if name not in ("id", "created")}
-        return {name: split(inner, numbers) for name, inner in kept.items()}
-    if isinstance(value, list):
-        return [split(inner, numbers) for inner in value]
-    if isinstance(value, float):
-        return numbers.append(value)
-    return value
 
 
 @pytest.fixture

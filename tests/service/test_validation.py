@@ -43,9 +43,9 @@ def fault(schema, body):
         ),
         (
             FillMaskRequest,
-            {"inputs": "a", "evidence": True},
+            {"inputs": "a", "evidence": 1},
             "evidence",
-            "expected false, got true",
+            "expected true or false, got 1",
         ),
         (
             FillMaskRequest,

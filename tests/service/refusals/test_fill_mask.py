@@ -8,6 +8,7 @@ from tests.service.tiny import WINDOW
 from tests.service.wrong import (
     GOOD,
     LONG,
+    NOT_BOOLEAN,
     NOT_INTEGER,
     NOT_STRING,
     NOT_TEXT,
@@ -30,7 +31,7 @@ WRONG = [
     ("targets", [[]], "expected at least 1 item"),
     ("mask_token", [None, *NOT_STRING], "expected a string"),
     ("mask_token", [""], "expected at least 1 character"),
-    ("evidence", [True, None, "false", 0, 1, {}], "expected false"),
+    ("evidence", [None, *NOT_BOOLEAN], "expected true or false"),
 ]
 
 
@@ -93,4 +94,7 @@ def test_fill_mask_refuses_what_it_cannot_show(refuse, fields, param, message):
 def test_more_windows_than_the_queue_ever_holds_are_too_large(refuse):
     text = ("<mask>" + "a" * 10) * 40
     error = refuse("/v1/fill-mask", {"inputs": [text] * 20}, 413)
-    assert error["message"] == "expected at most 512 rows a request, got 800"
+    assert error["message"] == (
+        "inputs: expected masks and sides that take at most 512 passes, got 800; send fewer texts "
+        "or masks"
+    )

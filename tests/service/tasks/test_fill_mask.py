@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from models.vocabulary import MASK
-from service.tasks.fill_mask import _Belief, _Filling, entropy
+from service.tasks.filling import Filling
+from service.tasks.masked_text import Span
+from service.tasks.reading import Belief
+from tests.service.numbers import split
 from tests.service.tiny import MASKED, WINDOW
 
 PATH = "/v1/fill-mask"
@@ -187,11 +190,11 @@ def test_filled_is_what_repeated_filling_of_the_surest_mask_gives(ask, predict, 
 def test_the_surest_mask_is_settled_first_and_never_as_unknown():
     tokens = np.array([5, MASK_ID, MASK_ID], np.int32)
     probs = [np.array([0.8, 0.1, 0.1]), np.array([0.1, 0.3, 0.6]), np.array([0.8, 0.15, 0.05])]
-    filling = _Filling(tokens, {1: _Belief((0, 3), probs[0]), 2: _Belief((0, 3), probs[1])})
+    filling = Filling(tokens, {1: Belief(Span(0, 3), probs[0]), 2: Belief(Span(0, 3), probs[1])})
     assert filling.advance(first_id=1) == [1]
     assert list(filling.open) == [1]
     assert tokens.tolist() == [5, MASK_ID, 2]
-    filling.open[1] = _Belief((0, 3), probs[2])
+    filling.open[1] = Belief(Span(0, 3), probs[2])
     assert filling.advance(first_id=1) == []
     assert filling.open == {}
     assert tokens.tolist() == [5, 1, 2]
@@ -200,15 +203,15 @@ def test_the_surest_mask_is_settled_first_and_never_as_unknown():
 def test_only_masks_that_see_what_was_filled_are_read_again():
     tokens = np.full(12, MASK_ID, np.int32)
     beliefs = {
-        position: _Belief((max(position - 2, 0), position + 2), np.array([0, sure, 0.1]))
+        position: Belief(Span(max(position - 2, 0), position + 2), np.array([0, sure, 0.1]))
         for position, sure in [(0, 0.9), (4, 0.5), (5, 0.8), (7, 0.6)]
     }
-    filling = _Filling(tokens, dict(beliefs))
+    filling = Filling(tokens, dict(beliefs))
     # Nothing sees position 0, so 5 follows at once; 4 sees 5 as its last, 7 as its first.
     assert filling.advance(first_id=1) == [4, 7]
     assert filling.open == {4: beliefs[4], 7: beliefs[7]}
     # Now 4 is filled, which is too far to the left of 7.
-    filling.open[4] = _Belief((2, 6), np.array([0, 0.7, 0.1]))
+    filling.open[4] = Belief(Span(2, 6), np.array([0, 0.7, 0.1]))
     assert filling.advance(first_id=1) == []
     assert np.flatnonzero(tokens != MASK_ID).tolist() == [0, 4, 5, 7]
 
@@ -219,8 +222,8 @@ def test_only_masks_that_see_what_was_filled_are_read_again():
         ("a_", 1),
         ("_a_a_", 3),
         (("_" + "a" * WINDOW) * 5, 5),
-        # Each of the two groups: both masks, then the other one of them.
-        (("__" + "a" * WINDOW) * 2, 6),
+        # Masks at the start share a window, the other two do not; then one of each pair again.
+        (("__" + "a" * WINDOW) * 2, 5),
     ],
     ids=["one", "in one window", "scattered", "in pairs"],
 )
@@ -316,6 +319,98 @@ def test_attention_that_is_not_wanted_is_not_sent_and_changes_nothing_else(ask):
     assert with_attention["filled"] == plain["results"][0]["filled"]
 
 
+def sides_of(tokens, position):
+    """The windows of a mask that end with it, begin with it, and hold both sides."""
+    start, end = window_of(tokens, position)
+    return {"left": (start, position + 1), "right": (position, end), "both": (start, end)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["_", "_bc", "ab_", "the ti_e", "_a_b__", "__", LONG[:20] + "__" + LONG[22:40] + "_"],
+    ids=["alone", "first", "last", "between", "many", "only masks", "long"],
+)
+@pytest.mark.parametrize("targets", [None, ["q", "e", " "]], ids=["top", "targets"])
+def test_evidence_is_what_the_model_reads_of_each_side_alone_and_of_both(
+    ask, predict, text, targets
+):
+    tokens = token_ids(text)
+    options = {"mask_token": "_", "targets": targets}
+    result = ask(PATH, inputs=text, evidence=True, **options)["results"][0]
+    for mask in result["masks"]:
+        position, ids = mask["position"], [c["token_id"] for c in mask["candidates"]]
+        evidence = mask["evidence"]
+        assert list(evidence) == ["left", "right", "both"]
+        for name, (start, end) in sides_of(tokens, position).items():
+            # Other masks of the side stay masks.
+            expected = predict(tokens[start:end])[0][position - start]
+            side = evidence[name]
+            assert list(side) == ["window", "entropy", "scores"]
+            assert side["window"] == [start, end]
+            np.testing.assert_allclose(side["scores"], expected[ids], atol=ATOL)
+            assert side["entropy"] == pytest.approx(-(expected * np.log(expected)).sum(), abs=1e-4)
+        assert evidence["both"]["window"] == mask["window"]
+        assert evidence["both"]["entropy"] == mask["entropy"]
+        assert evidence["both"]["scores"] == [c["score"] for c in mask["candidates"]]
+
+
+def test_a_side_without_any_token_is_the_mask_by_itself(ask):
+    alone = ask(PATH, inputs="<mask>", top_k=28)["results"][0]["masks"][0]
+    for text, side, other in (("<mask>bc", "left", "right"), ("ab<mask>", "right", "left")):
+        (mask,) = ask(PATH, inputs=text, evidence=True, top_k=28)["results"][0]["masks"]
+        names = [candidate["token"] for candidate in mask["candidates"]]
+        found = dict(zip(names, mask["evidence"][side]["scores"], strict=True))
+        assert found == pytest.approx(scores(alone), abs=ATOL)
+        assert mask["evidence"][other] == mask["evidence"]["both"]
+
+
+def test_evidence_changes_nothing_else_whatever_else_is_asked_for(ask):
+    texts = ["a tim<mask>", "<mask>ab<mask>d", LONG[:9] + "<mask>"]
+    for attention in (False, {"heads": "mean"}):
+        plain = ask(PATH, inputs=texts, attention=attention)
+        assert ask(PATH, inputs=texts, attention=attention, evidence=False) == plain
+        full = ask(PATH, inputs=texts, attention=attention, evidence=True)
+        assert full["usage"] == plain["usage"]
+        for result, twin in zip(full["results"], plain["results"], strict=True):
+            bare = {**result, "masks": [dict(mask) for mask in result["masks"]]}
+            assert all(mask.pop("evidence") for mask in bare["masks"])
+            numbers, expected = [], []
+            assert split(bare, numbers) == split(twin, expected)
+            np.testing.assert_allclose(numbers, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_passes"),
+    [("ab_de", 3), ("_", 1), ("_a", 2), ("a_c_", 4), ("a" * WINDOW + "_" + "a" * WINDOW, 3)],
+    ids=["both sides", "alone", "first", "two masks", "long"],
+)
+def test_evidence_is_read_in_the_batch_of_the_main_pass(client, ask, monkeypatch, text, num_passes):
+    """Each crop once, and in the one batch of that text; only filling reads again."""
+    engine = client.app.state.context.registry.find("masked-lm").engine
+    batches = []
+
+    def run(name, batch):
+        batches.append([len(row["tokens"]) for row in batch])
+        return type(engine).run(engine, name, batch)
+
+    monkeypatch.setattr(engine, "run", run)
+    ask(PATH, inputs=text, mask_token="_", evidence=True)
+    assert len(batches[0]) == num_passes
+    assert len(batches) == text.count("_")
+
+
+def test_more_passes_than_the_queue_ever_holds_are_refused_by_name(client):
+    body = {"inputs": ["ab<mask>de<mask>"] * 64, "evidence": True, "targets": ["a"]}
+    assert client.post(PATH, json=body).status_code == 200
+    body["inputs"] = ["ab<mask>de<mask>f<mask>g<mask>h"] * 64
+    answer = client.post(PATH, json=body)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["message"] == (
+        "inputs: expected masks and sides that take at most 512 passes, got 576; send fewer texts "
+        "or masks"
+    )
+
+
 def same(results, expected):
     assert [result["normalized"] for result in results] == [r["normalized"] for r in expected]
     assert [result["filled"] for result in results] == [r["filled"] for r in expected]
@@ -354,5 +449,8 @@ def test_the_model_can_be_named(ask):
 
 
 def test_entropy_is_in_nats_and_of_certainty_zero():
-    assert entropy(np.array([0.0, 1.0, 0.0])) == 0
-    assert entropy(np.full(4, 0.25)) == pytest.approx(math.log(4))
+    def entropy(*probs):
+        return Belief(Span(0, 1), np.array(probs)).entropy
+
+    assert entropy(0.0, 1.0, 0.0) == 0
+    assert entropy(*[0.25] * 4) == pytest.approx(math.log(4))
