@@ -115,6 +115,12 @@ class Vocabulary:
         starts, ends = zip(*runs, strict=True) if runs else ((), ())
         return NormalizedText(normalized, starts, ends)
 
+    def normalized(self, text: str) -> str:
+        """The text of ``normalize`` alone, much faster: for whole corpora."""
+        if self.normalization == "none":
+            return text
+        return re.sub("[^A-Za-z]+", " ", text).lower()
+
     def encode(self, text: str) -> np.ndarray:
         """The token ids of a text that is normalised already, as int32.
 

@@ -85,7 +85,7 @@ class CausalLMRecipe:
 
     def loss(self, model: CausalLanguageModel, batch: dict[str, Array]) -> Objective:
         """Cross-entropy over all characters, in nats."""
-        losses = _losses(model, batch["targets"])[1]
+        losses = next_token_losses(model, batch["targets"])[1]
         return counted(losses, jnp.ones_like(losses))
 
     def training_figures(self, losses: list[float]) -> Figures:
@@ -94,19 +94,7 @@ class CausalLMRecipe:
 
     def evaluate(self, model: CausalLanguageModel) -> Figures:
         """Accuracy and loss by position on the validation windows."""
-        tokens = self.windows.validation()
-        measure = jitted(model, _losses)
-        parts = [
-            [np.asarray(part) for part in measure(tokens[first : first + EVALUATION_BATCH])]
-            for first in range(0, len(tokens), EVALUATION_BATCH)
-        ]
-        hits, losses = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return {
-            "accuracy": float(hits.mean()),
-            "validation_loss": float(losses.mean()),
-            **position_figures(losses.mean(axis=0)),
-            "unigram_entropy": unigram_entropy(self.corpus.tokens),
-        }
+        return book_figures(model, self.windows)
 
     def plot(self, model: CausalLanguageModel, figures: Figures, directory: Path) -> None:
         """Draws the loss by position."""
@@ -117,9 +105,27 @@ class CausalLMRecipe:
         )
 
 
-def _losses(
+def book_figures(model: CausalLanguageModel, book: TextWindows) -> Figures:
+    """Accuracy and loss by position on the validation windows of the book."""
+    tokens = book.validation()
+    measure = jitted(model, next_token_losses)
+    parts = [
+        [np.asarray(part) for part in measure(tokens[first : first + EVALUATION_BATCH])]
+        for first in range(0, len(tokens), EVALUATION_BATCH)
+    ]
+    hits, losses = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return {
+        "accuracy": float(hits.mean()),
+        "validation_loss": float(losses.mean()),
+        **position_figures(losses.mean(axis=0)),
+        "unigram_entropy": unigram_entropy(book.corpus.tokens),
+    }
+
+
+def next_token_losses(
     model: CausalLanguageModel, tokens: Int[Array, "B T"]
 ) -> tuple[Bool[Array, "B T"], Float[Array, "B T"]]:
+    """Whether each token is the likeliest after those before it, and its cross-entropy in nats."""
     batch, size = tokens.shape
     bos = jnp.full((batch, 1), model.config.special_id, tokens.dtype)
     inputs = jnp.concatenate([bos, tokens[:, :-1]], axis=1)

@@ -16,10 +16,13 @@ from models.checkpoint import CheckpointError, find_bundle, load_model, read_car
 from models.perceiver import PerceiverConfig
 from models.vocabulary import Vocabulary
 from training import causal_lm, masked_lm, perceiver, plots, reversal
+from training.causal_lm_ragged import RaggedCausalLMRecipe
 from training.corpus import CorpusError, load_corpus
 from training.cost_curve import measure_cost
 from training.devices import DevicesError, join_processes, split_cpu
 from training.loop import Interrupted, RunOptions, TrainingError, show, train
+from training.masked_lm_ragged import RaggedMaskedLMRecipe
+from training.public_text import load_public_text
 from training.recipe import Recipe
 from training.run_directory import RunError
 from training.step import Optimization
@@ -30,34 +33,57 @@ COST_LENGTHS = (1024, 2048, 4096, 8192)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """A recipe by its presets; ``vocabulary`` is None where no corpus is read."""
+    """A recipe by its presets; ``vocabulary`` is None where no corpus is read.
+
+    The preset ``default`` of a text recipe is that of ``ragged``, and reads more text.
+    """
 
     recipe: Any
     vocabulary: Vocabulary | None
     summary: str
+    ragged: Any = None
 
-    def build(self, preset: str, corpus: Path | None) -> Recipe:
-        """The recipe of that preset, with its corpus at hand."""
-        make: Callable[..., Recipe] = getattr(self.recipe, preset)
-        return make(load_corpus(corpus, self.vocabulary)) if self.vocabulary else make()
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """Those that the recipe has, the one first that a command takes if none is named."""
+        return tuple(OUT) if self.ragged else ("book", "debug")
+
+    def build(self, preset: str, corpus: Path | None, *, to_train: bool = True) -> Recipe:
+        """The recipe of that preset, with its corpus at hand; other text is for training only."""
+        if not self.vocabulary:
+            make: Callable[..., Recipe] = getattr(self.recipe, preset)
+            return make()
+        text = load_corpus(corpus, self.vocabulary)
+        if preset != "default":
+            return getattr(self.recipe, preset)(text)
+        return self.ragged.default(text, load_public_text(self.vocabulary) if to_train else ())
 
 
 RECIPES = {
     "masked-lm": Entry(
-        masked_lm.MaskedLMRecipe, masked_lm.vocabulary, "an encoder that fills masked characters"
+        masked_lm.MaskedLMRecipe,
+        masked_lm.vocabulary,
+        "an encoder that fills masked characters",
+        RaggedMaskedLMRecipe,
     ),
     "reversal": Entry(reversal.ReversalRecipe, None, "an encoder-decoder that reverses strings"),
     "perceiver": Entry(
-        perceiver.PerceiverRecipe, perceiver.vocabulary, "text through 64 latents and back"
+        perceiver.PerceiverRecipe,
+        perceiver.vocabulary,
+        "text through 64 latents and back",
+        perceiver.PerceiverRecipe,
     ),
     "causal-lm": Entry(
-        causal_lm.CausalLMRecipe, causal_lm.vocabulary, "a decoder that continues text"
+        causal_lm.CausalLMRecipe,
+        causal_lm.vocabulary,
+        "a decoder that continues text",
+        RaggedCausalLMRecipe,
     ),
 }
 logger = logging.getLogger(__name__)
 
 # What debug trains must not be what is served.
-OUT = {"book": CHECKPOINTS, "debug": Path("runs/checkpoints")}
+OUT = {"default": CHECKPOINTS, "book": CHECKPOINTS, "debug": Path("runs/checkpoints")}
 
 
 class OptionError(ValueError):
@@ -104,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, entry in RECIPES.items():
         command = commands.add_parser(name, help=f"train {entry.summary}")
-        command.add_argument("--preset", choices=tuple(OUT), default="book")
+        command.add_argument("--preset", choices=entry.presets, default=entry.presets[0])
         command.add_argument(
             "--seed", type=_natural, help="default: the preset's own, which is 0 if not said"
         )
@@ -238,7 +264,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     card = bundle.card
     if card.name not in RECIPES or card.recipe.get("preset") not in OUT:
         raise CheckpointError(f"{card.name}: expected a model of the recipes {sorted(RECIPES)}")
-    recipe = RECIPES[card.name].build(card.recipe["preset"], options.corpus)
+    recipe = RECIPES[card.name].build(card.recipe["preset"], options.corpus, to_train=False)
     recipe = dataclasses.replace(recipe, seed=card.recipe["seed"])
     figures = recipe.evaluate(bundle.model)
     recorded = {name: value for name, value in card.figures.items() if name not in figures}

@@ -33,21 +33,33 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A text as token ids, with what identifies the file that it came from."""
+    """A text as token ids, with what identifies the file that it came from.
+
+    ``held_out`` are the stretches (first, one past the last) that no training window may touch.
+    """
 
     tokens: np.ndarray
     sha256: str
     name: str
+    held_out: tuple[tuple[int, int], ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """What a bundle says of its corpus."""
-        return {"name": self.name, "sha256": self.sha256, "num_tokens": int(self.tokens.size)}
+        about = {"name": self.name, "sha256": self.sha256, "num_tokens": int(self.tokens.size)}
+        if self.held_out:
+            about["held_out_characters"] = [list(stretch) for stretch in self.held_out]
+        return about
+
+
+def cache_directory() -> Path:
+    """Where downloads are kept: ``$XDG_CACHE_HOME/triwire``, by default in ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "triwire"
 
 
 def cache_path() -> Path:
-    """Where a downloaded corpus is kept: ``$XDG_CACHE_HOME/triwire``, by default in ~/.cache."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "triwire" / NAME
+    """Where a downloaded book is kept."""
+    return cache_directory() / NAME
 
 
 def load_corpus(path: Path | None, vocabulary: Vocabulary) -> Corpus:
@@ -63,7 +75,7 @@ def load_corpus(path: Path | None, vocabulary: Vocabulary) -> Corpus:
         raise CorpusError(
             f"corpus: expected the book's {NAME} with SHA-1 {SHA1}, got {found} from {origin}"
         )
-    text = vocabulary.normalize(content.decode("utf-8")).text
+    text = vocabulary.normalized(content.decode("utf-8"))
     return Corpus(vocabulary.encode(text), hashlib.sha256(content).hexdigest(), NAME)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,12 +25,13 @@ from models.wirings import WIRINGS
 from training import plots
 from training.card import write_model_card
 from training.devices import data_mesh, devices_for
+from training.ragged import padding_share
 from training.recipe import Figures, Recipe
 from training.run_directory import RunDirectory, require_writable
 from training.step import Batch, Trainer
 from training.throughput import matmul_peak
 
-SHARED_FIELDS = {"corpus", "config", "optimization", "seed"}
+SHARED_FIELDS = {"corpus", "others", "vocabulary", "config", "optimization", "seed"}
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 # Parameters and two moments in float32, kept twice and a third time while saving, and the bundle.
 BYTES_PER_PARAM = 4 * (3 * 3 + 1)
@@ -92,11 +93,11 @@ def train(recipe: Recipe, options: RunOptions) -> Path | None:
     )
     try:
         trainer = Trainer(model, recipe.loss, optimization, mesh=mesh, dtype=options.dtype)
-        losses, seconds = run_steps(recipe, trainer, run, options.save_every)
+        taken = run_steps(recipe, trainer, run, options.save_every)
         bundle = None
         if jax.process_index() == 0:
-            how = {"seconds": round(seconds, 1), "num_devices": mesh.size}
-            bundle = write_bundle(recipe, options, trainer.model, losses, how)
+            how = {"seconds": round(taken.seconds, 1), "num_devices": mesh.size}
+            bundle = write_bundle(recipe, options, trainer.model, taken, how)
     except BaseException:
         run.close()
         raise
@@ -128,16 +129,20 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def run_steps(
-    recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: int
-) -> tuple[list[float], float]:
-    """Takes the steps of the recipe that the run has not yet taken.
+class Taken(NamedTuple):
+    """All steps of a run: their losses, their seconds without breaks, their share of padding."""
 
-    Gives the losses of all its steps, and the seconds that they took, breaks not counted.
-    """
+    losses: list[float]
+    seconds: float
+    padding_share: float
+
+
+def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: int) -> Taken:
+    """Takes the steps of the recipe that the run has not yet taken; tells of all of them."""
     done, trainer.state = run.restore(trainer.state)
     records = run.records(done)
     losses = [record["loss"] for record in records]
+    padding = [record["padding_share"] for record in records]
     seconds_before = records[-1]["seconds"] if records else 0.0
     total = recipe.optimization.num_steps
     peak = matmul_peak() * trainer.mesh.size
@@ -159,13 +164,15 @@ def run_steps(
             new = trainer.run(batches)
             seconds = time.monotonic() - before
             share = trainer.flops(batches) * len(batches) / seconds / peak
-            for loss in new:
+            for loss, batch in zip(new, batches, strict=True):
                 losses.append(float(loss))
+                padding.append(padding_share(batch))
                 record = {
                     "step": len(losses),
                     "loss": float(loss),
                     "steps_per_s": len(new) / seconds,
                     "share_of_matmul_peak": share,
+                    "padding_share": padding[-1],
                     "seconds": seconds_before + time.monotonic() - started,
                 }
                 metrics.write(json.dumps(record) + "\n")
@@ -179,7 +186,8 @@ def run_steps(
                 run.save(step, trainer.state)
             if number and step < total:
                 raise Interrupted(step, number)
-    return losses, seconds_before + time.monotonic() - started
+    seconds_in_all = seconds_before + time.monotonic() - started
+    return Taken(losses, seconds_in_all, float(np.mean(padding)))
 
 
 def dispatches(recipe: Recipe, done: int) -> Iterator[list[Batch]]:
@@ -244,7 +252,7 @@ def write_bundle(
     recipe: Recipe,
     options: RunOptions,
     model: nnx.Module,
-    losses: list[float],
+    taken: Taken,
     how: dict[str, Any],
 ) -> Path:
     """Evaluates the model and writes its bundle with figures, plots and card.
@@ -253,7 +261,11 @@ def write_bundle(
     """
     identity = recipe.identity()
     logger.info("evaluating %s", identity.name)
-    figures = {**recipe.training_figures(losses), **recipe.evaluate(model)}
+    figures = {
+        **recipe.training_figures(taken.losses),
+        "padding_share": taken.padding_share,
+        **recipe.evaluate(model),
+    }
     card = ModelCard(
         name=identity.name,
         version=next_version(options.out, identity.name),
@@ -279,7 +291,7 @@ def write_bundle(
     )
 
     def illustrate(bundle: Path) -> None:
-        plots.loss_curve(bundle / "plots" / "loss_curve.png", losses)
+        plots.loss_curve(bundle / "plots" / "loss_curve.png", taken.losses)
         recipe.plot(model, figures, bundle / "plots")
         write_model_card(bundle)
 

@@ -98,26 +98,9 @@ class MaskedLMRecipe:
 
     def evaluate(self, model: MaskedLanguageModel) -> Figures:
         """Accuracy and loss by position on the validation windows, and the book's three probes."""
-        tokens = self.windows.validation()
-        generator = np.random.default_rng((self.seed, 2))
-        hits, losses, counts = (np.zeros(WINDOW) for _ in range(3))
-        measure = jitted(model, _measure)
-        for _ in range(self.num_passes):
-            inputs, masked = draw_masks(generator, tokens, self.mask_rate, self.config.special_id)
-            for first in range(0, len(tokens), EVALUATION_BATCH):
-                part = slice(first, first + EVALUATION_BATCH)
-                hit, loss = measure(inputs[part], tokens[part])
-                hits += (np.asarray(hit) * masked[part]).sum(axis=0)
-                losses += (np.asarray(loss) * masked[part]).sum(axis=0)
-                counts += masked[part].sum(axis=0)
-        by_position = losses / counts
-        return {
-            "masked_accuracy": float(hits.sum() / counts.sum()),
-            "validation_loss": float(losses.sum() / counts.sum()),
-            **position_figures(by_position),
-            "probes": probes(model),
-            "unigram_entropy": unigram_entropy(self.corpus.tokens),
-        }
+        return book_figures(
+            model, self.windows, mask_rate=self.mask_rate, num_passes=self.num_passes
+        )
 
     def plot(self, model: MaskedLanguageModel, figures: Figures, directory: Path) -> None:
         """Draws the loss by position."""
@@ -126,6 +109,31 @@ class MaskedLMRecipe:
             {"masked encoder": figures["validation_loss_by_position"]},
             figures["unigram_entropy"],
         )
+
+
+def book_figures(
+    model: MaskedLanguageModel, book: TextWindows, *, mask_rate: float, num_passes: int
+) -> Figures:
+    """What the book reports of a model: the validation windows, several times with fresh masks."""
+    tokens = book.validation()
+    generator = np.random.default_rng((book.seed, 2))
+    hits, losses, counts = (np.zeros(WINDOW) for _ in range(3))
+    measure = jitted(model, _measure)
+    for _ in range(num_passes):
+        inputs, masked = draw_masks(generator, tokens, mask_rate, model.config.special_id)
+        for first in range(0, len(tokens), EVALUATION_BATCH):
+            part = slice(first, first + EVALUATION_BATCH)
+            hit, loss = measure(inputs[part], tokens[part])
+            hits += (np.asarray(hit) * masked[part]).sum(axis=0)
+            losses += (np.asarray(loss) * masked[part]).sum(axis=0)
+            counts += masked[part].sum(axis=0)
+    return {
+        "masked_accuracy": float(hits.sum() / counts.sum()),
+        "validation_loss": float(losses.sum() / counts.sum()),
+        **position_figures(losses / counts),
+        "probes": probes(model),
+        "unigram_entropy": unigram_entropy(book.corpus.tokens),
+    }
 
 
 def _measure(

@@ -17,14 +17,19 @@ from jaxtyping import Array, Int
 from models.perceiver import PerceiverAutoencoder, PerceiverConfig
 from models.vocabulary import MASK, Vocabulary
 from training import plots
-from training.corpus import Corpus, unigram_entropy, windows
+from training.corpus import Corpus, unigram_entropy
 from training.cost_curve import CostCurve, measure_cost
 from training.recipe import Figures, Identity, smoothed_losses
+from training.retrieval import retrieval_figures
 from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
-from training.text_windows import draw_masks
+from training.text_mixture import TextMixture
+from training.text_windows import draw_masks, without
 
 HELD_OUT = slice(100_000, 116_384)
 FIDELITY_LENGTHS = (64, 128, 256, 512, 1024, 4096)
+ALL_LENGTHS = (1, 2, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+# Short windows are many; so many of them, and no more at once than fit everywhere.
+MAX_WINDOWS, MAX_ROWS = 1024, 256
 HIDDEN_RATE = 0.15
 
 vocabulary = Vocabulary.english_letters(MASK)
@@ -35,7 +40,10 @@ class PerceiverRecipe:
     """Masked reconstruction of text windows through the bottleneck.
 
     ``buckets`` are the longest lengths of a step, ``bucket_weights`` how often each is drawn; a
-    step holds ``batch_size`` rows of the longest bucket, or as many characters of a shorter one.
+    step holds ``batch_size`` rows of the longest bucket, or as many characters of a shorter one. A
+    bucket is kept for ``steps_per_bucket`` steps in a row, so that those can be sent to the device
+    together. ``main_share`` of the rows are from ``corpus``, the others from ``others`` in equal
+    parts.
     """
 
     corpus: Corpus
@@ -45,6 +53,11 @@ class PerceiverRecipe:
     bucket_weights: tuple[int, ...]
     cost_lengths: tuple[int, ...]
     seed: int = 0
+    others: tuple[Corpus, ...] = ()
+    main_share: float = 1.0
+    steps_per_bucket: int = 1
+    fidelity_lengths: tuple[int, ...] = FIDELITY_LENGTHS
+    num_passages: int = 0
 
     @classmethod
     def book(cls, corpus: Corpus) -> "PerceiverRecipe":
@@ -66,6 +79,32 @@ class PerceiverRecipe:
         )
 
     @classmethod
+    def default(cls, corpus: Corpus, others: tuple[Corpus, ...]) -> "PerceiverRecipe":
+        """The published sizes, trained for longer on every length from 1 to 8,192."""
+        return cls(
+            corpus=corpus,
+            others=others,
+            main_share=0.5,
+            config=PerceiverConfig.book(len(vocabulary.symbols)),
+            optimization=Optimization(
+                num_steps=5000,
+                batch_size=2,
+                learning_rate=2e-3,
+                weight_decay=0.01,
+                warmup_steps=200,
+                use_decay=True,
+                max_grad_norm=1.0,
+                steps_per_dispatch=10,
+            ),
+            buckets=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
+            bucket_weights=(2, 2, 3, 6, 8, 9, 4, 1, 1, 1),
+            steps_per_bucket=10,
+            cost_lengths=(1024, 2048, 4096, 8192),
+            fidelity_lengths=ALL_LENGTHS,
+            num_passages=500,
+        )
+
+    @classmethod
     def debug(cls, corpus: Corpus) -> "PerceiverRecipe":
         """Seconds; learns nothing worth serving."""
         return cls(
@@ -75,6 +114,7 @@ class PerceiverRecipe:
             buckets=(32, 64),
             bucket_weights=(1, 1),
             cost_lengths=(64, 128),
+            fidelity_lengths=(64, 128),
         )
 
     def identity(self) -> Identity:
@@ -89,20 +129,27 @@ class PerceiverRecipe:
             corpus={
                 **self.corpus.describe(),
                 "held_out_characters": [HELD_OUT.start, HELD_OUT.stop],
+                **({"beside": [other.describe() for other in self.others]} if self.others else {}),
             },
+        )
+
+    @property
+    def mixture(self) -> TextMixture:
+        """Where the windows come from."""
+        return TextMixture(
+            main=without(self.corpus, (HELD_OUT.start, HELD_OUT.stop)),
+            others=self.others,
+            main_share=self.main_share,
+            buckets=self.buckets,
+            bucket_weights=self.bucket_weights,
+            steps_per_bucket=self.steps_per_bucket,
+            seed=self.seed,
         )
 
     def batch(self, step: int) -> Batch:
         """Windows of one bucket, each of its own length, with fresh hidden characters."""
         generator = np.random.default_rng((self.seed, step))
-        weights = np.array(self.bucket_weights, dtype=np.float64)
-        size = int(generator.choice(self.buckets, p=weights / weights.sum()))
-        rows = self.optimization.batch_size * max(self.buckets) // size
-        shortest = 1 if size == min(self.buckets) else size // 2 + 1
-        lengths = generator.integers(shortest, size + 1, rows, dtype=np.int32)
-        tokens = windows(
-            self.corpus.tokens, _train_starts(generator, self.corpus, size, rows), size
-        )
+        tokens, lengths = self.mixture.draw(generator, step, self.optimization.batch_size)
         inputs, _ = draw_masks(generator, tokens, HIDDEN_RATE, self.config.mask_id)
         return {"inputs": inputs, "targets": tokens, "lengths": lengths}
 
@@ -122,11 +169,17 @@ class PerceiverRecipe:
         """Fidelity by length on text that was never trained on, and the cost against attention."""
         held_out = self.corpus.tokens[HELD_OUT]
         return {
-            "fidelity": {str(n): fidelity(model, held_out, n) for n in FIDELITY_LENGTHS},
+            "fidelity": {str(n): fidelity(model, held_out, n) for n in self.fidelity_lengths},
+            **self._retrieval(model),
             "held_out_most_frequent": float(np.bincount(held_out).max() / held_out.size),
             "unigram_entropy": unigram_entropy(self.corpus.tokens),
             "cost": measure_cost(self.config, self.cost_lengths).to_json(),
         }
+
+    def _retrieval(self, model: PerceiverAutoencoder) -> Figures:
+        if not self.num_passages:
+            return {}
+        return {"retrieval": retrieval_figures(model, self.corpus.tokens, self.num_passages)}
 
     def plot(self, model: PerceiverAutoencoder, figures: Figures, directory: Path) -> None:
         """Draws fidelity by length and the cost curve."""
@@ -136,28 +189,22 @@ class PerceiverRecipe:
         plots.cost_curve(directory / "cost_curve.png", CostCurve.from_json(figures["cost"]))
 
 
-def _train_starts(
-    generator: np.random.Generator, corpus: Corpus, size: int, rows: int
-) -> np.ndarray:
-    """Random starts of windows that do not touch the held-out stretch."""
-    before = max(HELD_OUT.start - size + 1, 0)
-    after = max(corpus.tokens.size - size + 1 - HELD_OUT.stop, 0)
-    drawn = generator.integers(0, before + after, rows)
-    return np.where(drawn < before, drawn, drawn - before + HELD_OUT.stop)
-
-
 def fidelity(model: PerceiverAutoencoder, held_out: np.ndarray, size: int) -> dict[str, float]:
     """The shares of visible and of hidden characters read back from windows of ``size``.
 
-    The windows lie side by side and share nothing; the hidden characters are the same every time.
+    At most 1,024 windows lie side by side and share nothing; the hidden characters are the same
+    every time.
     """
-    count = held_out.size // size
+    count = min(held_out.size // size, MAX_WINDOWS)
     tokens = held_out[: count * size].reshape(count, size)
     generator = np.random.default_rng(size)
     inputs, hidden = draw_masks(generator, tokens, HIDDEN_RATE, model.config.mask_id)
-    lengths = np.full(count, size, np.int32)
     predict = jitted(model, _likeliest)
-    hits = np.asarray(predict(inputs, lengths)) == tokens
+    parts = []
+    for first in range(0, count, MAX_ROWS):
+        part = inputs[first : first + MAX_ROWS]
+        parts.append(np.asarray(predict(part, np.full(len(part), size, np.int32))))
+    hits = np.concatenate(parts) == tokens
     return {"visible": float(hits[~hidden].mean()), "hidden": float(hits[hidden].mean())}
 
 

@@ -47,6 +47,19 @@ def loss_by_position(path: Path, curves: dict[str, list[float]], unigram_entropy
         axes.legend()
 
 
+def loss_by_length(path: Path, losses: dict[str, float], unigram_entropy: float) -> None:
+    """Loss at one masked character of a window, by the length of the window."""
+    lengths = [int(length) for length in losses]
+    with canvas(path) as (axes,):
+        axes.plot(lengths, list(losses.values()), marker="o", label="one masked character")
+        axes.axhline(unigram_entropy, color="0.6", linestyle="--", label="unigram entropy")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [str(length) for length in lengths])
+        axes.set(xlabel="length of the window", ylabel="loss (nats)", title="Loss by length")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+
+
 def alignment(path: Path, maps: np.ndarray, source: str, target: str) -> None:
     """Cross-attention (heads, target, source) of one string: every head, then their mean."""
     titles = [f"head {head}" for head in range(len(maps))] + ["mean"]

@@ -4,7 +4,7 @@ Every window of 64 characters in order: the first 100,000 train, the next 3,000 
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ INTERIOR = slice(16, 48)
 EVALUATION_BATCH = 500
 NUM_TRAIN = 100_000
 NUM_VALIDATION = 3_000
+# All characters that a validation window touches.
+BOOK_HELD_OUT = (NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION + WINDOW - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class TextWindows:
 @functools.lru_cache(maxsize=2)
 def _epoch(seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(NUM_TRAIN)
+
+
+def without(corpus: Corpus, *stretches: tuple[int, int]) -> Corpus:
+    """The corpus with ``stretches`` (first, one past the last) held out."""
+    return replace(corpus, held_out=stretches)
 
 
 def draw_masks(

@@ -8,7 +8,7 @@ import pytest
 
 from models.checkpoint import find_bundles, load_model, read_card
 from models.wirings import WIRINGS
-from training import cli, corpus, perceiver
+from training import cli, corpus
 from training.causal_lm import CausalLMRecipe
 from training.corpus import Corpus
 from training.cost_curve import CostCurve
@@ -21,7 +21,7 @@ PLOTS = {
     "causal-lm": {"loss_curve.png", "loss_by_position.png"},
 }
 NUM_STEPS = 4
-METRICS = {"step", "loss", "steps_per_s", "share_of_matmul_peak", "seconds"}
+METRICS = {"step", "loss", "steps_per_s", "share_of_matmul_peak", "padding_share", "seconds"}
 SEED = 7
 
 
@@ -33,19 +33,16 @@ def corpus_options(name, path):
 def trained(tmp_path_factory, command, corpus_path):
     """Trains each recipe once, by its command: exit status, output, checkpoints and run."""
     runs = {}
-    with pytest.MonkeyPatch.context() as patch:
-        # Every length is a program of its own to compile; two show as much as six.
-        patch.setattr(perceiver, "FIDELITY_LENGTHS", (64, 128))
 
-        def train(name):
-            if name not in runs:
-                root, run = (tmp_path_factory.mktemp(f"{name}-{kind}") for kind in ("out", "run"))
-                options = ["--preset", "debug", "--seed", SEED, "--out", root, "--run-dir", run]
-                result = command(name, *options, *corpus_options(name, corpus_path))
-                runs[name] = (*result, root, run)
-            return runs[name]
+    def train(name):
+        if name not in runs:
+            root, run = (tmp_path_factory.mktemp(f"{name}-{kind}") for kind in ("out", "run"))
+            options = ["--preset", "debug", "--seed", SEED, "--out", root, "--run-dir", run]
+            result = command(name, *options, *corpus_options(name, corpus_path))
+            runs[name] = (*result, root, run)
+        return runs[name]
 
-        yield train
+    return train
 
 
 NAMES = pytest.mark.parametrize("name", PLOTS)

@@ -116,7 +116,7 @@ def test_every_step_gets_its_own_batch_and_leaves_a_record(recipes, tmp_path):
     recipe = shortened(recipes["reversal"], num_steps=3)
     trainer = Countdown()
     run = RunDirectory(tmp_path, {}, resume=False, replace=False)
-    losses, seconds_in_all = run_steps(recipe, trainer, run, save_every=2)
+    losses, seconds_in_all, _ = run_steps(recipe, trainer, run, save_every=2)
     assert losses == [9.0, 8.0, 7.0]
     run.close()
     for step, (batch,) in enumerate(trainer.groups):

@@ -6,10 +6,11 @@ import pytest
 from flax import nnx
 
 from models.perceiver import PerceiverAutoencoder
-from training import perceiver as module
 from training.corpus import Corpus
 from training.perceiver import HELD_OUT, PerceiverRecipe, fidelity
+from training.ragged import draw_starts
 from training.step import jitted
+from training.text_windows import without
 
 # Standard deviations that a share of independent draws may be off; one in 10^6 is.
 BOUND = 5
@@ -94,7 +95,8 @@ class Exhaustive(np.random.Generator):
 
 @pytest.mark.parametrize("size", [1, *BOOK_BUCKETS])
 def test_no_training_window_can_touch_the_held_out_stretch(counting, size):
-    starts = module._train_starts(Exhaustive(np.random.PCG64(0)), counting, size, 0)
+    held_out = without(counting, (HELD_OUT.start, HELD_OUT.stop))
+    starts = draw_starts(Exhaustive(np.random.PCG64(0)), held_out, size, 0)
     assert len(np.unique(starts)) == len(starts)
     ends = starts + size
     assert ((ends <= HELD_OUT.start) | (starts >= HELD_OUT.stop)).all()
