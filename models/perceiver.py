@@ -134,6 +134,17 @@ class Summary(NamedTuple):
     weights: Float[Array, "B N M S"]
 
 
+class Reconstruction(NamedTuple):
+    """A summary, and what it alone gives back: at every position the likeliest symbol.
+
+    ``log_probs`` are the natural logarithms of their probabilities.
+    """
+
+    latents: Float[Array, "B M D"]
+    tokens: Int[Array, "B S"]
+    log_probs: Float[Array, "B S"]
+
+
 class PerceiverEncoder(nnx.Module):
     """Learned latents that cross-attend into the input once, then attend to each other."""
 
@@ -254,8 +265,20 @@ class PerceiverAutoencoder(nnx.Module):
         self, tokens: Int[Array, "B S"], lengths: Int[Array, " B"]
     ) -> Float[Array, "B S V"]:
         """Logits for the symbol at every position, read back from the latents alone."""
-        queries = position_features(_indices(tokens.shape[1]), lengths, self.config)
-        return self.reconstruction(queries, self.encode(tokens, lengths).latents)
+        return self._read_back(self.encode(tokens, lengths).latents, lengths, tokens.shape[1])
+
+    def reconstruct(self, tokens: Int[Array, "B S"], lengths: Int[Array, " B"]) -> Reconstruction:
+        """The summary of text, and the text that is read back from it."""
+        latents = self.encode(tokens, lengths).latents
+        logits = self._read_back(latents, lengths, tokens.shape[1])
+        log_probs = nnx.log_softmax(logits, axis=-1)
+        return Reconstruction(latents, jnp.argmax(logits, axis=-1), jnp.max(log_probs, axis=-1))
+
+    def _read_back(
+        self, latents: Float[Array, "B M D"], lengths: Int[Array, " B"], size: int
+    ) -> Float[Array, "B S V"]:
+        queries = position_features(_indices(size), lengths, self.config)
+        return self.reconstruction(queries.astype(latents.dtype), latents)
 
 
 def _indices(size: int) -> Float[Array, "1 T"]:

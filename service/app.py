@@ -14,7 +14,7 @@ from service import errors
 from service.batcher import Batcher
 from service.errors import TriwireError, excerpt
 from service.registry import Registry
-from service.routes import catalogue, health, inference
+from service.routes import catalogue, health, inference, latents
 from service.settings import Settings
 from service.tasks import PROGRAMS
 from service.tasks.context import Context
@@ -68,7 +68,13 @@ def create_app(settings: Settings) -> FastAPI:
     # What is added last is outermost: answers to faults are put into the envelope as well.
     app.add_middleware(ServerErrorMiddleware, handler=_on_fault)
     app.add_middleware(Envelope)
-    for router in (inference.router, catalogue.router, health.router):
+    for router in (
+        inference.router,
+        latents.npy_router,
+        latents.router,
+        catalogue.router,
+        health.router,
+    ):
         app.include_router(router)
     app.add_exception_handler(TriwireError, _on_triwire_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)

@@ -150,7 +150,10 @@ class LatentsRequest(Request):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"inputs": "the time traveller", "encoding_format": "base64"}]
+            "examples": [
+                {"inputs": "the time traveller", "encoding_format": "base64"},
+                {"inputs": ["the time machine", "the time traveller"], "reconstruct": True},
+            ]
         }
     )
 
@@ -162,9 +165,17 @@ class LatentsRequest(Request):
     encoding_format: Encoding = Field(
         default="float", description="Nested lists, or base64 of float32."
     )
-    reconstruct: Unserved = Field(
+    reconstruct: bool = Field(
         default=False,
-        description="Read the text back out of the latents; not served yet, leave it false.",
+        description="Whether to read the text back out of the latents; for inputs only.",
+    )
+
+
+class LatentsOptions(Request):
+    """What goes with an array that is sent as it is, as parameters of the query."""
+
+    encoding_format: Encoding = Field(
+        default="float", description="Nested lists, or base64 of float32, where JSON is answered."
     )
 
 

@@ -69,7 +69,13 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that takes JSON and nothing else."""
+    """A route that takes JSON and nothing else, or in a subclass bodies of another ``kind``.
+
+    ``expected`` are the kinds that the path takes, to tell those who send any other.
+    """
+
+    kind = "application/json"
+    expected: tuple[str, ...] = (kind,)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, over a ``StrictRequest``."""
@@ -78,24 +84,32 @@ class StrictRoute(APIRoute):
         async def strict(request: Request) -> Response:
             if request.method != "POST":
                 return await handler(request)
-            _require_json(request.headers)
+            self._require_kind(request.headers)
             strictly = StrictRequest(request.scope, request.receive)
             try:
                 # Read here, because FastAPI answers whatever its own reading raises with 400.
-                await strictly.json()
+                await self.read(strictly)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_LEFT)
             return await _unless_client_leaves(strictly, handler(strictly))
 
         return strict
 
+    async def read(self, request: StrictRequest) -> None:
+        """Reads the body, so that whatever is wrong with it is known before the handler runs."""
+        await request.json()
 
-def _require_json(headers: Headers) -> None:
-    kind = headers.get("content-type", "").split(";")[0].strip().lower()
-    if kind != "application/json":
-        raise UnsupportedMedia(
-            f"expected application/json, got {excerpt(kind) if kind else 'none'}", "Content-Type"
-        )
+    def _require_kind(self, headers: Headers) -> None:
+        if (kind := body_kind(headers)) != self.kind:
+            raise UnsupportedMedia(
+                f"expected {' or '.join(self.expected)}, got {excerpt(kind) if kind else 'none'}",
+                "Content-Type",
+            )
+
+
+def body_kind(headers: Headers) -> str:
+    """The media type of a body, without its parameters; empty where none is named."""
+    return headers.get("content-type", "").split(";")[0].strip().lower()
 
 
 async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, Response]) -> Response:

@@ -7,11 +7,10 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, TicketDep
-from service.schemas import CompletionRequest, DecodeRequest, FillMaskRequest, LatentsRequest
+from service.schemas import CompletionRequest, DecodeRequest, FillMaskRequest
 from service.tasks.complete import CompletionAnswer, complete
 from service.tasks.decode import DecodeAnswer, decode
 from service.tasks.fill_mask import FillMaskAnswer, fill_mask
-from service.tasks.latents import LatentsAnswer, latents
 from service.transport import JsonResponse, StrictRoute
 
 
@@ -37,7 +36,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "Malformed JSON or undecodable text"},
     404: {"model": ErrorAnswer, "description": "No such model"},
     413: {"model": ErrorAnswer, "description": "Body or answer too large"},
-    415: {"model": ErrorAnswer, "description": "Not application/json"},
+    415: {"model": ErrorAnswer, "description": "A body of a type that the call does not take"},
     422: {
         "model": ErrorAnswer,
         "description": "A value is wrong: which, what was expected, what came",
@@ -63,14 +62,6 @@ async def post_fill_mask(
 async def post_decode(body: DecodeRequest, context: ContextDep, ticket: TicketDep) -> JsonResponse:
     """Decodes one or many sources, with cross-attention maps on request."""
     return await _encoded(await decode(context, body, ticket))
-
-
-@router.post("/latents", responses={200: {"model": LatentsAnswer}})
-async def post_latents(
-    body: LatentsRequest, context: ContextDep, ticket: TicketDep
-) -> JsonResponse:
-    """Reads one or many long inputs into a fixed number of latent vectors."""
-    return await _encoded(await latents(context, body, ticket))
 
 
 @router.post("/completions", responses={200: {"model": CompletionAnswer}})

@@ -1,5 +1,6 @@
 """Latents: long inputs read into a fixed number of vectors."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,26 +10,35 @@ import numpy as np
 from models.checkpoint import ModelCard
 from models.perceiver import PerceiverAutoencoder
 from service.batcher import Ticket
-from service.encoding import FloatArray, decode_array, encode_array
-from service.engine import Program, Ragged, Row, make_grid
-from service.errors import InvalidInput, excerpt
+from service.encoding import Encoding, FloatArray, encode_array
+from service.engine import Program, Ragged, Result, Row, make_grid
+from service.errors import InvalidInput
+from service.npy import read_npy, write_npy
 from service.registry import LoadedModel
-from service.schemas import EncodedArray, LatentsRequest
+from service.schemas import EncodedArray, LatentsOptions, LatentsRequest
 from service.tasks.context import Context, encode_text, off_loop, require_length
+from service.tasks.features import feature_matrices
 
 WIRING = "perceiver"
-# Features take the place of embeddings, which are of the order of 1. Attention multiplies them and
-# norms square them, so that much larger ones overflow float32 inside the model.
-MAX_MAGNITUDE = 1e6
+OF_TEXT = "latents"
+OF_TEXT_AND_BACK = "latents+reconstruction"
+OF_VECTORS = "latents-of-vectors"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LatentsResult:
-    """The summary of one input of ``length`` characters or vectors; ``shape`` is [M, D]."""
+    """The summary of one input of ``length`` characters or vectors; ``shape`` is [M, D].
+
+    Where the text was read back: ``normalized`` is what went in, ``reconstruction`` what the
+    latents alone gave back, and ``fidelity`` the share of characters that are the same.
+    """
 
     latents: FloatArray
     shape: list[int]
     length: int
+    normalized: str | None = None
+    reconstruction: str | None = None
+    fidelity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,59 @@ class LatentsAnswer:
     usage: LatentsUsage
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Inputs:
+    """The ``rows`` of a request for a program; ``is_one`` where it was no list of inputs."""
+
+    program: str
+    rows: list[Row]
+    is_one: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """What a model made of the inputs of a request, before it is put into any form."""
+
+    model: LoadedModel
+    inputs: _Inputs
+    outputs: list[Result]
+
+    def to_answer(self, encoding: Encoding) -> LatentsAnswer:
+        """The answer in JSON."""
+        results = [
+            self._result(row, output, encoding)
+            for row, output in zip(self.inputs.rows, self.outputs, strict=True)
+        ]
+        return LatentsAnswer(
+            model=self.model.card.name,
+            version=self.model.card.version,
+            results=results,
+            usage=LatentsUsage(sum(result.length for result in results)),
+        )
+
+    def to_npy(self) -> bytes:
+        """All latents as one array: M x D of one input, B x M x D of a list."""
+        latents = np.stack([output["latents"] for output in self.outputs])
+        return write_npy(latents[0] if self.inputs.is_one else latents)
+
+    def _result(self, row: Row, output: Result, encoding: Encoding) -> LatentsResult:
+        values = next(iter(row.values()))
+        result = LatentsResult(
+            latents=encode_array(output["latents"], encoding),
+            shape=list(output["latents"].shape),
+            length=len(values),
+        )
+        if "tokens" not in output:
+            return result
+        decode, back = self.model.card.vocabulary.decode, output["tokens"][: len(values)]
+        return dataclasses.replace(
+            result,
+            normalized=decode(values),
+            reconstruction=decode(back),
+            fidelity=float((back == values).mean()),
+        )
+
+
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for a Perceiver."""
     grid = make_grid(
@@ -57,18 +120,22 @@ def programs(card: ModelCard) -> Sequence[Program]:
     def of_text(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
         return {"latents": model.encode(*arrays).latents}
 
+    def of_text_and_back(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
+        return model.reconstruct(*arrays)._asdict()
+
     def of_vectors(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
         return {"latents": model.encode_vectors(*arrays).latents}
 
     tokens = Ragged(name="tokens", dtype=np.int32)
     vectors = Ragged(name="vectors", dtype=np.float32, trailing=(card.config["embed_dim"],))
     return (
-        Program(name="latents", function=of_text, ragged=tokens, grid=grid),
-        Program(name="latents-of-vectors", function=of_vectors, ragged=vectors, grid=grid),
+        Program(name=OF_TEXT, function=of_text, ragged=tokens, grid=grid),
+        Program(name=OF_TEXT_AND_BACK, function=of_text_and_back, ragged=tokens, grid=grid),
+        Program(name=OF_VECTORS, function=of_vectors, ragged=vectors, grid=grid),
     )
 
 
-async def latents(context: Context, request: LatentsRequest, ticket: Ticket) -> LatentsAnswer:
+async def latents(context: Context, request: LatentsRequest, ticket: Ticket) -> Summaries:
     """The summary of every input.
 
     Raises:
@@ -76,101 +143,53 @@ async def latents(context: Context, request: LatentsRequest, ticket: Ticket) -> 
             the wrong shape or length, not finite or holds a symbol outside the alphabet.
     """
     model = context.registry.choose(request.model, WIRING)
-    program, rows = await off_loop(lambda: _rows(context, model, request))
-    ragged = model.engine.programs[program].ragged.name
-    outputs = await context.run(model, program, rows, ticket)
-    results = [
-        LatentsResult(
-            latents=encode_array(output["latents"], request.encoding_format),
-            shape=list(output["latents"].shape),
-            length=len(row[ragged]),
-        )
-        for row, output in zip(rows, outputs, strict=True)
-    ]
-    return LatentsAnswer(
-        model=model.card.name,
-        version=model.card.version,
-        results=results,
-        usage=LatentsUsage(sum(result.length for result in results)),
-    )
+    inputs = await off_loop(lambda: _inputs(context, model, request))
+    return Summaries(model, inputs, await context.run(model, inputs.program, inputs.rows, ticket))
 
 
-def _rows(context: Context, model: LoadedModel, request: LatentsRequest) -> tuple[str, list[Row]]:
-    """The program that reads what the request holds, and its rows."""
+async def latents_of_npy(
+    context: Context, body: bytes, options: LatentsOptions, ticket: Ticket
+) -> Summaries:
+    """The summary of the array, or of every array of the stack, in an ``.npy`` file.
+
+    Raises:
+        InvalidInput: if it holds anything but finite float32 numbers of the right shape.
+    """
+    model = context.registry.choose(options.model, WIRING)
+    inputs = await off_loop(lambda: _vectors(context, model, read_npy(body, "features")))
+    return Summaries(model, inputs, await context.run(model, inputs.program, inputs.rows, ticket))
+
+
+def _inputs(context: Context, model: LoadedModel, request: LatentsRequest) -> _Inputs:
+    """The rows of what the request holds, and the program that reads them."""
     if (request.inputs is None) == (request.features is None):
         both = "both" if request.inputs is not None else "neither"
         raise InvalidInput(f"expected either inputs or features, got {both}", "inputs")
     if request.inputs is not None:
-        rows = []
-        for param, text in context.texts(request.inputs):
-            tokens = encode_text(model, text, param)
-            require_length(len(tokens), model.card.limits, param)
-            rows.append({"tokens": tokens})
-        return "latents", rows
-    width = model.card.config["embed_dim"]
-    matrices = feature_matrices(request.features, width)
+        rows = [{"tokens": _tokens(model, *named)} for named in context.texts(request.inputs)]
+        program = OF_TEXT_AND_BACK if request.reconstruct else OF_TEXT
+        return _Inputs(program=program, rows=rows, is_one=isinstance(request.inputs, str))
+    if request.reconstruct:
+        raise InvalidInput(
+            "expected false where features are sent, which are not read back, got true",
+            "reconstruct",
+        )
+    return _vectors(context, model, request.features)
+
+
+def _tokens(model: LoadedModel, param: str, text: str) -> np.ndarray:
+    tokens = encode_text(model, text, param)
+    require_length(len(tokens), model.card.limits, param)
+    return tokens
+
+
+def _vectors(
+    context: Context, model: LoadedModel, features: EncodedArray | list[object] | np.ndarray | None
+) -> _Inputs:
+    matrices = feature_matrices(features, model.card.config["embed_dim"])
     context.require_count(len(matrices), "features")
     for param, matrix in matrices:
         require_length(len(matrix), model.card.limits, param)
-    return "latents-of-vectors", [{"vectors": matrix} for _, matrix in matrices]
-
-
-def feature_matrices(
-    features: EncodedArray | Sequence[object] | None, width: int
-) -> list[tuple[str, np.ndarray]]:
-    """The N x ``width`` matrices of a request, as float32, each with the name of its field.
-
-    Raises:
-        InvalidInput: if the features are not finite numbers of that shape.
-    """
-    if isinstance(features, EncodedArray):
-        array = decode_array(features.data, features.dtype, features.shape, "features")
-        if array.ndim == 2:
-            return [("features", _checked(array, width, "features"))]
-        named = [(f"features[{index}]", matrix) for index, matrix in enumerate(array)]
-        return [(name, _checked(matrix, width, name)) for name, matrix in named]
-    if not features:
-        raise InvalidInput(f"expected N x {width} numbers, got an empty list", "features")
-    if _depth(features) < 3:
-        return [("features", _matrix(features, width, "features"))]
-    named = [(f"features[{index}]", matrix) for index, matrix in enumerate(features)]
-    return [(name, _matrix(matrix, width, name)) for name, matrix in named]
-
-
-def _depth(value: object) -> int:
-    depth = 0
-    while isinstance(value, list):
-        depth += 1
-        value = value[0] if value else None
-    return depth
-
-
-def _matrix(rows: object, width: int, param: str) -> np.ndarray:
-    """Nested lists as a matrix; only numbers count as such, not strings, booleans or null."""
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise InvalidInput(
-            f"expected N x {width} numbers as a list of lists, got {excerpt(rows)}", param
-        )
-    for index, row in enumerate(rows):
-        if len(row) != width:
-            raise InvalidInput(f"expected {width} numbers, got {len(row)}", f"{param}[{index}]")
-        odd = next((i for i, value in enumerate(row) if type(value) not in (float, int)), None)
-        if odd is not None:
-            name = f"{param}[{index}][{odd}]"
-            raise InvalidInput(f"expected a number, got {excerpt(row[odd])}", name)
-    return _checked(np.array(rows, dtype=np.float64).reshape(len(rows), width), width, param)
-
-
-def _checked(matrix: np.ndarray, width: int, param: str) -> np.ndarray:
-    if matrix.ndim != 2 or matrix.shape[1] != width:
-        raise InvalidInput(f"expected N x {width} numbers, got shape {list(matrix.shape)}", param)
-    # Not greater is not enough, as it would let NaN through.
-    fitting = np.abs(matrix) <= MAX_MAGNITUDE
-    if not fitting.all():
-        row, column = np.argwhere(~fitting)[0]
-        raise InvalidInput(
-            f"expected a number from {-MAX_MAGNITUDE:g} to {MAX_MAGNITUDE:g}, "
-            f"got {matrix[row, column]:g}",
-            f"{param}[{row}][{column}]",
-        )
-    return matrix.astype(np.float32)
+    rows = [{"vectors": matrix} for _, matrix in matrices]
+    is_one = [param for param, _ in matrices] == ["features"]
+    return _Inputs(program=OF_VECTORS, rows=rows, is_one=is_one)

@@ -1,14 +1,17 @@
 """What /v1/latents refuses, and how it says so."""
 
 import base64
+import io
 import re
 
+import numpy as np
 import pytest
 
 from tests.service.tiny import MAX_INPUT_LEN, WIDTH
 from tests.service.wrong import (
     GOOD,
     LONG,
+    NOT_BOOLEAN,
     NOT_STRING,
     NOT_TEXT,
     TEXT,
@@ -22,7 +25,7 @@ WRONG = [
     ("model", NOT_STRING, "expected a string"),
     ("features", ["AAAA", 5, True], "expected an object or a list"),
     ("encoding_format", ["npy", "", 5, None, True, LONG], "expected 'float' or"),
-    ("reconstruct", [True, None, "false", 0, 1], "expected false"),
+    ("reconstruct", [None, *NOT_BOOLEAN], "expected true or false"),
 ]
 
 
@@ -182,3 +185,76 @@ def test_latents_of_nothing_are_refused(refuse, body):
 def test_latents_of_both_kinds_at_once_are_refused(refuse):
     error = refuse("/v1/latents", {"inputs": "a", "features": matrix()}, 422)
     assert error["message"] == "inputs: expected either inputs or features, got both"
+
+
+def test_features_are_not_read_back(refuse):
+    error = refuse(PATH, {"features": matrix(), "reconstruct": True}, 422)
+    assert error["message"] == (
+        "reconstruct: expected false where features are sent, which are not read back, got true"
+    )
+
+
+def test_text_is_not_read_back_into_an_array(client):
+    body = {"inputs": "a", "reconstruct": True}
+    answer = client.post(PATH, json=body, headers={"Accept": NPY})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["param"] == "reconstruct"
+    assert f"where {NPY} is accepted, which holds no text" in answer.json()["error"]["message"]
+
+
+NPY = "application/x-npy"
+ARRAYS = {
+    "no array": (b"hello", "features", "expected a .npy file of version 1.0, 2.0 or 3.0, got 5"),
+    "nothing": (b"", "features", "expected a .npy file of version 1.0, 2.0 or 3.0, got 0"),
+    "objects": (np.array([[None] * WIDTH]), "features.dtype", "expected float32, as"),
+    "float64": (np.zeros((2, WIDTH)), "features.dtype", "got '<f8'"),
+    "one axis": (np.zeros(WIDTH, np.float32), "features.shape", f"got [{WIDTH}]"),
+    "another width": (np.zeros((2, 4), np.float32), "features", "got shape [2, 4]"),
+    "stacked of another width": (
+        np.zeros((2, 2, 4), np.float32),
+        "features[0]",
+        "got shape [2, 4]",
+    ),
+    "too long": (
+        np.zeros((MAX_INPUT_LEN + 1, WIDTH), np.float32),
+        "features",
+        f"expected 1 to {MAX_INPUT_LEN} symbols, got {MAX_INPUT_LEN + 1}",
+    ),
+    "too many": (np.zeros((65, 1, WIDTH), np.float32), "features", "1 to 64 inputs, got 65"),
+    "NaN": (np.full((2, WIDTH), np.nan, np.float32), "features[0][0]", "got nan"),
+    "too large": (np.full((1, 2, WIDTH), 2e6, np.float32), "features[0][0][0]", "got 2e+06"),
+}
+
+
+@pytest.mark.parametrize(("array", "param", "message"), ARRAYS.values(), ids=ARRAYS.keys())
+def test_a_body_that_is_no_array_of_such_numbers_is_refused_by_place(refuse, array, param, message):
+    if not isinstance(array, bytes):
+        file = io.BytesIO()
+        np.save(file, array)
+        array = file.getvalue()
+    error = refuse(PATH, array, 422, content_type=NPY)
+    assert error["param"] == param
+    assert message in error["message"]
+
+
+def test_an_array_over_the_limit_of_a_body_is_too_large(refuse):
+    error = refuse(PATH, b" " * (2**20 + 1), 413, content_type=NPY)
+    assert "expected a body of at most 1048576 bytes, got " in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "param", "message"),
+    [
+        ("model=nothing", 404, "model", "expected one of ["),
+        ("model=reversal", 422, "model", "expected a model that can do this"),
+        ("encoding_format=npy", 422, "encoding_format", "expected 'float' or 'base64', got 'npy'"),
+        ("reconstruct=true", 422, "reconstruct", "expected one of the fields model, encoding_fo"),
+        ("inputs=a", 422, "inputs", "expected one of the fields model, encoding_format"),
+    ],
+)
+def test_parameters_that_do_not_go_with_an_array_are_refused(refuse, query, status, param, message):
+    file = io.BytesIO()
+    np.save(file, np.zeros((2, WIDTH), np.float32))
+    error = refuse(f"{PATH}?{query}", file.getvalue(), status, content_type=NPY)
+    assert error["param"] == param
+    assert message in error["message"]

@@ -1,8 +1,17 @@
 import base64
+import dataclasses
+import io
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
+from models.blocks import TransformerConfig
+from models.checkpoint import ModelCard
+from models.encoder import MaskedLanguageModel
+from models.perceiver import PerceiverAutoencoder, PerceiverConfig
+from service.tasks.latents import programs
 from tests.service.tiny import MASKED, MAX_INPUT_LEN, NUM_LATENTS, WIDTH
 
 PATH = "/v1/latents"
@@ -131,3 +140,164 @@ def test_the_largest_features_still_give_finite_latents(ask):
         assert np.isfinite(latents(answer)).all()
     mixed = np.where(draw(128, WIDTH) > 0, 1e6, -1e6)
     assert np.isfinite(latents(ask(PATH, features=mixed.tolist()))).all()
+
+
+NPY = "application/x-npy"
+
+
+def saved(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.fixture
+def post(client):
+    """The answer to an array or a JSON object, as an array where ``accept`` asks for one."""
+
+    def post(body, accept="*/*", **query):
+        headers = {"Accept": accept}
+        if isinstance(body, dict):
+            answer = client.post(PATH, json=body, headers=headers, params=query)
+        else:
+            headers["Content-Type"] = NPY
+            answer = client.post(PATH, content=saved(body), headers=headers, params=query)
+        assert answer.status_code == 200, answer.text
+        if answer.headers["content-type"] == NPY:
+            return np.load(io.BytesIO(answer.content), allow_pickle=False)
+        return answer.json()
+
+    return post
+
+
+def test_an_array_as_the_body_is_answered_like_the_same_numbers_in_json(post, ask):
+    for vectors in (draw(9, WIDTH), draw(3, 5, WIDTH), draw(1, MAX_INPUT_LEN, WIDTH)):
+        expected = ask(PATH, features=vectors.tolist())
+        assert post(vectors) == expected
+        assert post(np.asfortranarray(vectors)) == expected
+        assert post(vectors, model="perceiver") == expected
+        packed = ask(PATH, features=vectors.tolist(), encoding_format="base64")
+        assert post(vectors, encoding_format="base64") == packed
+
+
+@pytest.mark.parametrize(
+    "accept", [NPY, "Application/X-NPY", f"text/html, {NPY};q=0.9, */*;q=0.1"], ids=str
+)
+def test_latents_are_answered_as_an_array_where_that_is_accepted(post, ask, accept):
+    for body, is_one in [
+        ({"inputs": TEXT}, True),
+        ({"inputs": [TEXT]}, False),
+        ({"inputs": [TEXT, "a", "ab" * 40]}, False),
+        ({"features": draw(4, WIDTH).tolist()}, True),
+        ({"features": [draw(n, WIDTH).tolist() for n in (3, 1, 80)]}, False),
+        ({"features": pack(draw(2, 6, WIDTH))}, False),
+        (draw(7, WIDTH), True),
+        (draw(2, 7, WIDTH), False),
+        (draw(1, 7, WIDTH), False),
+    ]:
+        array = post(body, accept)
+        plain = latents(post(body))
+        assert array.dtype == np.dtype("<f4")
+        assert array.shape == (plain.shape[1:] if is_one else plain.shape)
+        np.testing.assert_array_equal(array, plain[0] if is_one else plain)
+
+
+def test_without_being_asked_for_no_array_is_answered(post):
+    for accept in ("*/*", "application/json", "application/*", "text/html"):
+        assert list(post({"inputs": TEXT}, accept)) == ["model", "version", "results", "usage"]
+
+
+def test_text_is_read_back_from_the_latents_and_compared_character_by_character(ask, call):
+    answer = ask(PATH, inputs=[TEXT, "a"], reconstruct=True)
+    for result, text in zip(answer["results"], (NORMALIZED, "a"), strict=True):
+        assert list(result) == [
+            "latents",
+            "shape",
+            "length",
+            "normalized",
+            "reconstruction",
+            "fidelity",
+        ]
+        tokens = np.array([[MASKED.symbols.index(c) for c in text]], np.int32)
+        logits = call("perceiver", "__call__", tokens, np.array([len(text)], np.int32))
+        expected = logits[0].argmax(axis=-1)
+        assert result["normalized"] == text
+        assert result["reconstruction"] == MASKED.decode(expected)
+        assert result["fidelity"] == pytest.approx((expected == tokens[0]).mean())
+
+
+def test_reading_back_changes_nothing_of_the_latents(ask):
+    texts = [NORMALIZED[: 1 + index] for index in range(12)]
+    plain = ask(PATH, inputs=texts)
+    assert ask(PATH, inputs=texts, reconstruct=False) == plain
+    with_text = ask(PATH, inputs=texts, reconstruct=True)
+    assert with_text["usage"] == plain["usage"]
+    np.testing.assert_allclose(latents(with_text), latents(plain), atol=ATOL)
+
+
+def test_texts_are_read_back_like_each_by_itself(ask):
+    texts = [NORMALIZED[index:] for index in range(12)]
+    together = ask(PATH, inputs=texts, reconstruct=True)["results"]
+    for text, result in zip(texts, together, strict=True):
+        alone = ask(PATH, inputs=text, reconstruct=True)["results"][0]
+        assert {**result, "latents": 0} == {**alone, "latents": 0}
+
+
+SHORT, LONGEST = 1024, 8192
+
+
+def temporary_bytes(model, function, *arguments):
+    """What a compiled function needs beside its arguments and results."""
+    graph, state = nnx.split(nnx.eval_shape(model))
+    lowered = jax.jit(lambda s, *a: function(nnx.merge(graph, s), *a)).lower(state, *arguments)
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+
+def arguments(length, *trailing, dtype=np.int32):
+    sizes = jax.ShapeDtypeStruct((1,), np.int32)
+    return jax.ShapeDtypeStruct((1, length, *trailing), dtype), sizes
+
+
+def book_programs():
+    config = PerceiverConfig.book(len(MASKED.symbols))
+    card = ModelCard(
+        name="perceiver",
+        version=1,
+        created=0,
+        wiring="perceiver",
+        config=dataclasses.asdict(config),
+        vocabulary=MASKED,
+        limits={"min_len": 1, "max_len": config.max_input_len},
+    )
+    return config, programs(card)
+
+
+@pytest.mark.parametrize("index", range(3), ids=["text", "text and back", "vectors"])
+def test_memory_grows_with_the_length_and_not_with_its_square(index):
+    """Eight times the length takes at most eight times the memory; a square would take 64."""
+    config, found = book_programs()
+    program = found[index]
+    needed = [
+        temporary_bytes(
+            lambda: PerceiverAutoencoder(config, rngs=nnx.Rngs(0)),
+            program.function,
+            *arguments(length, *program.ragged.trailing, dtype=program.ragged.dtype),
+        )
+        for length in (SHORT, LONGEST)
+    ]
+    assert needed[0] < needed[1] <= LONGEST // SHORT * needed[0]
+
+
+def test_the_measure_of_memory_sees_a_square_where_there_is_one():
+    config = TransformerConfig(
+        vocab_size=28, embed_dim=8, num_heads=1, num_layers=1, max_seq_len=LONGEST
+    )
+    needed = [
+        temporary_bytes(
+            lambda: MaskedLanguageModel(config, rngs=nnx.Rngs(0)),
+            MaskedLanguageModel.__call__,
+            *arguments(length),
+        )
+        for length in (SHORT, LONGEST)
+    ]
+    assert needed[1] > 30 * needed[0]
