@@ -113,8 +113,8 @@ class Registry:
             )
         return self._models[name]
 
-    def choose(self, name: str | None, wiring: str) -> LoadedModel:
-        """The model of that name, which must have that wiring; by default the only one that has.
+    def choose(self, name: str | None, *wirings: str) -> LoadedModel:
+        """The model of that name, of one of these wirings; by default the only one that is.
 
         Raises:
             ModelNotFound: if there is none.
@@ -122,26 +122,27 @@ class Registry:
             NotReady: if models are still loading, or the one that is meant could not be loaded.
         """
         if name is None:
-            return self._only(wiring)
+            return self._only(wirings)
         model = self.find(name)
-        if model.card.wiring != wiring:
-            able = self._able(wiring)
+        if model.card.wiring not in wirings:
+            able = self._able(wirings)
             raise InvalidInput(f"expected a model that can do this ({able}), got {name!r}", "model")
         return model
 
-    def _only(self, wiring: str) -> LoadedModel:
+    def _only(self, wirings: Sequence[str]) -> LoadedModel:
         self.require_ready()
-        able = self._able(wiring)
+        able = self._able(wirings)
         if len(able) > 1:
             raise InvalidInput(f"expected one of {able}, as several can do this, got none", "model")
         if able:
             return self._models[able[0]]
         if self.failures:
             raise NotReady(f"no model that can do this could be loaded{self._reasons()}", "model")
-        raise ModelNotFound(f"expected a loaded model of wiring {wiring}, got none", "model")
+        wanted = " or ".join(wirings)
+        raise ModelNotFound(f"expected a loaded model of wiring {wanted}, got none", "model")
 
-    def _able(self, wiring: str) -> list[str]:
-        return sorted(n for n, model in self._models.items() if model.card.wiring == wiring)
+    def _able(self, wirings: Sequence[str]) -> list[str]:
+        return sorted(n for n, model in self._models.items() if model.card.wiring in wirings)
 
     def _reasons(self) -> str:
         return "".join(f"; {name}: {reason}" for name, reason in sorted(self.failures.items()))

@@ -13,6 +13,8 @@ from service.encoding import Encoding
 UNKNOWN_FIELD = "unknown_field"
 # How much of the name of an unknown field is told back.
 MAX_NAME = 40
+# Items of a list that may each be of several kinds, which is slow to tell.
+MAX_ITEMS = 2**16
 
 Item = TypeVar("Item")
 Index = Annotated[int, Field(ge=0)]
@@ -179,6 +181,28 @@ class LatentsOptions(Request):
     )
 
 
+class EmbeddingsRequest(Request):
+    """The OpenAI embeddings schema, for an encoder or a Perceiver."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": "perceiver", "input": "the time traveller"},
+                {"model": "masked-lm", "input": ["time", "space"], "encoding_format": "base64"},
+            ]
+        }
+    )
+
+    input: str | Annotated[Items[str | int | Items[int]], Field(max_length=MAX_ITEMS)] = Field(
+        description="A text or a list of texts, the token ids of one or a list of such.",
+    )
+    encoding_format: Encoding = Field(default="float", description="Numbers, or base64 of float32.")
+    dimensions: int | None = Field(
+        default=None, ge=1, description="The model's width; others are not served."
+    )
+    user: str | None = Field(default=None, description="Accepted as the schema has it; not used.")
+
+
 class CompletionRequest(Request):
     """The OpenAI completions schema, for a decoder."""
 
@@ -224,6 +248,8 @@ FIELD_NAMES = frozenset(
         FillMaskRequest,
         DecodeRequest,
         LatentsRequest,
+        LatentsOptions,
+        EmbeddingsRequest,
         CompletionRequest,
     )
     for name in schema.model_fields

@@ -56,7 +56,7 @@ def _wait_until_ready(server, port):
 
 def test_the_readme_has_an_example_for_every_task():
     commands = " ".join(command for command, _ in EXAMPLES)
-    for path in ("fill-mask", "decode", "latents", "completions", "models"):
+    for path in ("fill-mask", "decode", "latents", "embeddings", "completions", "models"):
         assert f"/v1/{path}" in commands
 
 

@@ -75,7 +75,7 @@ class MaskedLMRecipe:
             config=self.config,
             vocabulary=vocabulary,
             limits={"min_len": 1, "max_len": self.config.max_seq_len},
-            task={"name": "fill-mask", "mask_token": MASK},
+            task={"name": "fill-mask", "mask_token": MASK, "pooling": "mean"},
             corpus=self.corpus.describe(),
         )
 

@@ -82,7 +82,7 @@ class RaggedMaskedLMRecipe:
             config=self.config,
             vocabulary=self.vocabulary,
             limits={"min_len": 1, "max_len": self.config.max_seq_len},
-            task={"name": "fill-mask", "mask_token": MASK},
+            task={"name": "fill-mask", "mask_token": MASK, "pooling": "mean"},
             corpus={
                 **self.corpus.describe(),
                 "beside": [other.describe() for other in self.others],

@@ -125,7 +125,7 @@ class PerceiverRecipe:
             config=self.config,
             vocabulary=vocabulary,
             limits={"min_len": 1, "max_len": self.config.max_input_len},
-            task={"name": "latents", "mask_token": MASK},
+            task={"name": "latents", "mask_token": MASK, "pooling": "mean"},
             corpus={
                 **self.corpus.describe(),
                 "held_out_characters": [HELD_OUT.start, HELD_OUT.stop],

@@ -7,9 +7,10 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, TicketDep
-from service.schemas import CompletionRequest, DecodeRequest, FillMaskRequest
+from service.schemas import CompletionRequest, DecodeRequest, EmbeddingsRequest, FillMaskRequest
 from service.tasks.complete import CompletionAnswer, complete
 from service.tasks.decode import DecodeAnswer, decode
+from service.tasks.embeddings import EmbeddingsAnswer, embeddings
 from service.tasks.fill_mask import FillMaskAnswer, fill_mask
 from service.transport import JsonResponse, StrictRoute
 
@@ -62,6 +63,14 @@ async def post_fill_mask(
 async def post_decode(body: DecodeRequest, context: ContextDep, ticket: TicketDep) -> JsonResponse:
     """Decodes one or many sources, with cross-attention maps on request."""
     return await _encoded(await decode(context, body, ticket))
+
+
+@router.post("/embeddings", responses={200: {"model": EmbeddingsAnswer}})
+async def post_embeddings(
+    body: EmbeddingsRequest, context: ContextDep, ticket: TicketDep
+) -> JsonResponse:
+    """One vector for each of one or many texts or lists of token ids; the OpenAI schema."""
+    return await _encoded(await embeddings(context, body, ticket))
 
 
 @router.post("/completions", responses={200: {"model": CompletionAnswer}})

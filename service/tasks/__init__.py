@@ -7,11 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from models.checkpoint import ModelCard
 from service.engine import Program
-from service.tasks import complete, decode, fill_mask, latents
+from service.tasks import complete, decode, embeddings, fill_mask, latents
+
+
+def _all(*makers: Callable[[ModelCard], Sequence[Program]]) -> Callable[[ModelCard], list[Program]]:
+    """What several tasks compile for one wiring."""
+    return lambda card: [program for maker in makers for program in maker(card)]
+
 
 PROGRAMS: Mapping[str, Callable[[ModelCard], Sequence[Program]]] = {
-    fill_mask.WIRING: fill_mask.programs,
+    fill_mask.WIRING: _all(fill_mask.programs, embeddings.programs),
     decode.WIRING: decode.programs,
     complete.WIRING: complete.programs,
-    latents.WIRING: latents.programs,
+    latents.WIRING: _all(latents.programs, embeddings.programs),
 }

@@ -4,6 +4,7 @@
 """
 
 import functools
+import operator
 import time
 
 import jax
@@ -62,7 +63,7 @@ def ask(client):
 
 @pytest.fixture(scope="session")
 def call(checkpoints):
-    """A method of one of the models that are served, called without the service."""
+    """A method of one of the models that are served, or of a part, called without the service."""
     from flax import nnx
 
     from models.checkpoint import find_bundles, load_model
@@ -74,7 +75,8 @@ def call(checkpoints):
     @functools.cache
     def compiled(name, method):
         graph, _ = states[name]
-        return jax.jit(lambda state, *arrays: getattr(nnx.merge(graph, state), method)(*arrays))
+        find = operator.attrgetter(method)
+        return jax.jit(lambda state, *arrays: find(nnx.merge(graph, state))(*arrays))
 
     def call(name, method, *arrays):
         return jax.device_get(compiled(name, method)(states[name][1], *arrays))

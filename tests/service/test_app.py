@@ -69,6 +69,7 @@ def test_while_models_load_the_process_lives_and_serves_nothing():
             "/v1/decode": {"inputs": SOURCE},
             "/v1/fill-mask": {"inputs": "a<mask>"},
             "/v1/latents": {"inputs": "a"},
+            "/v1/embeddings": {"input": "a"},
             "/v1/completions": {},
         }.items():
             require_error(client.post(path, json=body), 503, "not_ready")

@@ -1,5 +1,6 @@
 """Random requests: whatever comes, the answer is one that the contract has, and never a fault."""
 
+import io
 import math
 
 import numpy as np
@@ -49,6 +50,7 @@ masked = st.lists(st.sampled_from(["<mask>", "a", "Time ", "\U0001f642", " "]), 
     "".join
 )
 numbers = st.floats(-1e7, 1e7) | st.integers(-3, 3)
+ids = st.lists(st.integers(-1, 29), max_size=20)
 rows = st.lists(numbers, min_size=WIDTH, max_size=WIDTH)
 matrix = st.lists(rows, max_size=4)
 packed = st.fixed_dictionaries(
@@ -84,7 +86,14 @@ FIELDS = {
         "inputs": one_or_list(text),
         "features": one_or_list(matrix) | packed,
         "encoding_format": st.sampled_from(["float", "base64"]),
-        "reconstruct": st.just(False),
+        "reconstruct": st.booleans(),
+    },
+    "/v1/embeddings": {
+        "model": st.sampled_from(["masked-lm", "perceiver", "reversal"]),
+        "input": one_or_list(text) | one_or_list(ids),
+        "encoding_format": st.sampled_from(["float", "base64"]),
+        "dimensions": st.sampled_from([None, WIDTH, 3]),
+        "user": text,
     },
     "/v1/completions": {
         "prompt": one_or_list(text),
@@ -104,7 +113,7 @@ FIELDS = {
 
 def bodies(path):
     """Objects whose fields are mostly such as they should be, one of them anything at all."""
-    fields = FIELDS[path] | {"model": st.sampled_from([None, "masked-lm", "nothing"])}
+    fields = {"model": st.sampled_from([None, "masked-lm", "nothing"])} | FIELDS[path]
     likely = st.fixed_dictionaries({}, optional=fields)
     anything = st.dictionaries(st.sampled_from(sorted(fields)) | text, values, max_size=1)
     return st.builds(lambda one, other: one | other, likely, anything | st.just({}))
@@ -162,6 +171,22 @@ def test_any_bytes_in_the_place_of_some_are_answered_as_documented(client, path,
     body = good[:start] + data.draw(st.binary(max_size=6)) + good[end:]
     headers = {"Content-Type": "application/json"}
     require_documented(client.post(path, content=body, headers=headers))
+
+
+@fuzz
+@given(data=st.data())
+def test_any_array_is_answered_as_documented(client, data):
+    """Files that are mostly right, with some bytes in the place of others."""
+    file = io.BytesIO()
+    kinds = st.sampled_from(["<f4", ">f4", "<f8", "<i4", "|b1", "<U3"])
+    shape = data.draw(st.lists(st.sampled_from([0, 1, 3, WIDTH]), max_size=4))
+    np.save(file, np.zeros([*shape, WIDTH], data.draw(kinds)), allow_pickle=False)
+    good = file.getvalue()
+    start = data.draw(st.integers(0, min(len(good), 140)))
+    end = data.draw(st.integers(start, min(start + 4, len(good))))
+    body = data.draw(st.just(good) | st.just(good[:start] + b"9" + good[end:]))
+    headers = {"Content-Type": "application/x-npy"}
+    require_documented(client.post("/v1/latents", content=body, headers=headers))
 
 
 def test_the_service_is_as_good_after_all_this_as_before(client):

@@ -7,6 +7,7 @@ CALLS = {
     ("post", "/v1/fill-mask"),
     ("post", "/v1/decode"),
     ("post", "/v1/latents"),
+    ("post", "/v1/embeddings"),
     ("post", "/v1/completions"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{name}"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.service.numbers import split
-from tests.service.tiny import MAX_INPUT_LEN, WIDTH
+from tests.service.tiny import MAX_INPUT_LEN, WIDTH, WINDOW
 
 NUM_CLIENTS = 12
 NUM_REQUESTS = 160
@@ -17,7 +17,9 @@ NUM_REQUESTS = 160
 def draw_request(generator):
     """A right request of any kind and size, with an answer that does not depend on chance."""
     count = generator.choice([1, 1, 2, 5, 13])
-    kind = generator.choice(["fill-mask", "decode", "text", "features", "completions"])
+    kind = generator.choice(
+        ["fill-mask", "decode", "text", "features", "embeddings", "completions"]
+    )
 
     def words(size):
         return "".join(generator.choices("abc xyz", k=size))
@@ -32,7 +34,11 @@ def draw_request(generator):
         return "/v1/decode", {"inputs": sources, "attention": generator.random() < 0.3}
     if kind == "text":
         texts = [words(generator.randint(1, MAX_INPUT_LEN)) for _ in range(count)]
-        return "/v1/latents", {"inputs": texts, "encoding_format": "float"}
+        return "/v1/latents", {"inputs": texts, "reconstruct": generator.random() < 0.3}
+    if kind == "embeddings":
+        model, longest = generator.choice([("masked-lm", WINDOW), ("perceiver", MAX_INPUT_LEN)])
+        texts = [words(generator.randint(1, longest)) for _ in range(count)]
+        return "/v1/embeddings", {"model": model, "input": texts}
     if kind == "features":
         rows = [generator.randint(1, 20) for _ in range(count)]
         draw = np.random.default_rng(generator.randint(0, 10**9)).normal

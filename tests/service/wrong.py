@@ -11,10 +11,19 @@ GOOD = {
     "/v1/fill-mask": {"inputs": "a tim<mask>"},
     "/v1/decode": {"inputs": SOURCE},
     "/v1/latents": {"inputs": "the time machine"},
+    "/v1/embeddings": {"model": "masked-lm", "input": "the time ma"},
     "/v1/completions": {"prompt": "the ", "max_tokens": 2, "seed": 1},
 }
 # The field that holds the texts of each call.
-TEXT = dict.fromkeys(GOOD, "inputs") | {"/v1/completions": "prompt"}
+TEXT = dict.fromkeys(GOOD, "inputs") | {"/v1/embeddings": "input", "/v1/completions": "prompt"}
+# The models that can answer it.
+ABLE = {
+    "/v1/fill-mask": ["masked-lm"],
+    "/v1/decode": ["reversal"],
+    "/v1/latents": ["perceiver"],
+    "/v1/embeddings": ["masked-lm", "perceiver"],
+    "/v1/completions": ["causal-lm"],
+}
 ONE_GOOD = {path: body[TEXT[path]] for path, body in GOOD.items()}
 
 CODES = {

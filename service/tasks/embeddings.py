@@ -1,0 +1,159 @@
+"""Embeddings: one vector for every input, in the OpenAI schema.
+
+An encoder's states are pooled over the positions of the input, a Perceiver's latents over the
+latents; how is named by ``task.pooling`` of the bundle. Vectors are not scaled to unit length.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.checkpoint import ModelCard
+from models.encoder import MaskedLanguageModel
+from service.batcher import Ticket
+from service.encoding import FloatArray, encode_array
+from service.engine import Program, Ragged, Result, make_grid
+from service.errors import InvalidInput, excerpt
+from service.registry import LoadedModel
+from service.schemas import EmbeddingsRequest
+from service.tasks import fill_mask
+from service.tasks import latents as perceiver
+from service.tasks.context import Context, encode_text, off_loop, require_length
+
+WIRINGS = (fill_mask.WIRING, perceiver.WIRING)
+PROGRAM = "embed"
+POOLINGS = ("mean",)
+DEFAULT_POOLING = "mean"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedding:
+    """The vector of one input."""
+
+    object: str
+    index: int
+    embedding: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsUsage:
+    """What was read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddingsAnswer:
+    """The answer to an embeddings request."""
+
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage
+
+
+def programs(card: ModelCard) -> Sequence[Program]:
+    """What serving compiles for embeddings; a Perceiver's come from its latents.
+
+    Raises:
+        ValueError: if the bundle names a pooling that does not exist.
+    """
+    pooling = card.task.get("pooling", DEFAULT_POOLING)
+    if pooling not in POOLINGS:
+        raise ValueError(f"task: pooling: expected one of {POOLINGS}, got {excerpt(pooling)}")
+    if card.wiring == perceiver.WIRING:
+        return ()
+
+    def embed(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
+        return {"embedding": model.embed(*arrays)}
+
+    grid = make_grid(
+        card.limits["max_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
+    )
+    ragged = Ragged(name="tokens", dtype=np.int32)
+    return (Program(name=PROGRAM, function=embed, ragged=ragged, grid=grid),)
+
+
+async def embeddings(
+    context: Context, request: EmbeddingsRequest, ticket: Ticket
+) -> EmbeddingsAnswer:
+    """The vector of every input.
+
+    Raises:
+        InvalidInput: if an input is longer than the model reads, or holds what it does not know,
+            or ``dimensions`` is not the model's width.
+    """
+    model = context.registry.choose(request.model, *WIRINGS)
+    width = model.card.config["embed_dim"]
+    if request.dimensions not in (None, width):
+        raise InvalidInput(
+            f"expected {width}, the width of {model.card.name}, got {request.dimensions}",
+            "dimensions",
+        )
+    inputs = await off_loop(lambda: _inputs(context, model, request))
+    program = PROGRAM if model.card.wiring == fill_mask.WIRING else perceiver.OF_TEXT
+    outputs = await context.run(model, program, [{"tokens": tokens} for tokens in inputs], ticket)
+    data = [
+        Embedding(
+            object="embedding",
+            index=index,
+            embedding=encode_array(_pooled(output), request.encoding_format),
+        )
+        for index, output in enumerate(outputs)
+    ]
+    num_tokens = sum(map(len, inputs))
+    return EmbeddingsAnswer(
+        object="list",
+        data=data,
+        model=model.card.name,
+        usage=EmbeddingsUsage(num_tokens, num_tokens),
+    )
+
+
+def _pooled(output: Result) -> np.ndarray:
+    if "embedding" in output:
+        return output["embedding"]
+    return output["latents"].mean(axis=0, dtype=np.float64)
+
+
+def _inputs(context: Context, model: LoadedModel, request: EmbeddingsRequest) -> list[np.ndarray]:
+    """The token ids of every input."""
+    given = request.input
+    if isinstance(given, str):
+        return [_encode(model, *named) for named in context.texts(given, "input")]
+    texts = [item for item in given if isinstance(item, str)]
+    ids = [item for item in given if isinstance(item, int)]
+    lists = [item for item in given if isinstance(item, list)]
+    if len(given) not in (len(texts), len(ids), len(lists)):
+        raise InvalidInput(
+            "expected items of one kind, strings or token ids or lists of token ids, "
+            f"got {excerpt(given)}",
+            "input",
+        )
+    if ids:
+        return [_checked(model, "input", ids)]
+    if lists:
+        context.require_count(len(lists), "input")
+        return [_checked(model, f"input[{index}]", item) for index, item in enumerate(lists)]
+    return [_encode(model, *named) for named in context.texts(texts, "input")]
+
+
+def _encode(model: LoadedModel, param: str, text: str) -> np.ndarray:
+    tokens = encode_text(model, text, param)
+    require_length(len(tokens), model.card.limits, param)
+    return tokens
+
+
+def _checked(model: LoadedModel, param: str, ids: Sequence[int]) -> np.ndarray:
+    require_length(len(ids), model.card.limits, param)
+    count = len(model.card.vocabulary.tokens)
+    for index, token in enumerate(ids):
+        if not 0 <= token < count:
+            raise InvalidInput(
+                f"expected a token id from 0 to {count - 1}, got {excerpt(token)}",
+                f"{param}[{index}]",
+            )
+    return np.array(ids, dtype=np.int32)
