@@ -66,7 +66,10 @@ def require_positive(**sizes: int) -> None:
 def embedding(num_embeddings: int, embed_dim: int, *, rngs: nnx.Rngs) -> nnx.Embed:
     """A lookup table drawn from N(0, 0.02)."""
     init = nnx.initializers.normal(stddev=0.02)
-    return nnx.Embed(num_embeddings, embed_dim, embedding_init=init, rngs=rngs)
+    table = nnx.Embed(num_embeddings, embed_dim, embedding_init=init, rngs=rngs)
+    # The dtype of the draw would be that of every look-up; None follows the parameters as they are.
+    table.dtype = None
+    return table
 
 
 class FeedForward(nnx.Module):

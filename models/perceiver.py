@@ -253,12 +253,12 @@ class PerceiverAutoencoder(nnx.Module):
 
     def encode_vectors(self, vectors: Float[Array, "B S D"], lengths: Int[Array, " B"]) -> Summary:
         """The summary of ready-made vectors, which take the place of scaled embeddings."""
-        config = self.config
+        config, dtype = self.config, vectors.dtype
         count, size = config.num_latents, vectors.shape[1]
-        inputs = vectors + position_features(_indices(size), lengths, config)
+        inputs = vectors + position_features(_indices(size), lengths, config).astype(dtype)
         stride = lengths.astype(jnp.float32)[:, None] / count
         centres = (_indices(count) + 0.5) * stride - 0.5
-        addresses = position_features(centres, lengths, config)
+        addresses = position_features(centres, lengths, config).astype(dtype)
         return self.encoder(inputs, padding_mask(lengths, size), addresses)
 
     def __call__(
