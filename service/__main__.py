@@ -2,58 +2,96 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-import uvicorn
 from pydantic import ValidationError
 
 from models.checkpoint import find_bundles
+from service import compilation, device, logs, tracing
 from service.app import create_app
-from service.settings import Settings
+from service.server import Server
+from service.settings import SECRETS, Settings, SettingsFileError, load_settings
+
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until a signal ends it.
 
-    Gives the exit status: 2 for wrong settings, 1 where there is no model to serve.
+    Gives the exit status: 2 for wrong settings, 1 for what is missing or cannot be started.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
-    )
-    for library in ("absl", "jax"):
-        logging.getLogger(library).setLevel(logging.WARNING)
     given = {k: v for k, v in vars(parser().parse_args(arguments)).items() if v is not None}
+    file = given.pop("config", os.environ.get("TRIWIRE_CONFIG"))
     try:
-        settings = Settings(**given)
-    except ValidationError as error:
-        for detail in error.errors():
-            name = ".".join(map(str, detail["loc"]))
-            sys.stderr.write(f"error: {name}: {detail['msg']}, got {detail['input']!r}\n")
+        settings = load_settings(file, **given)
+    except SettingsFileError as error:
+        sys.stderr.write(f"error: config: {error}\n")
         return 2
-    if not find_bundles(settings.checkpoints):
-        sys.stderr.write(
-            f"error: checkpoints: expected models as NAME/VERSION/model.json under "
-            f"{settings.checkpoints}, found none\n"
-        )
+    except ValidationError as error:
+        sys.stderr.writelines(f"error: {_explain(detail)}\n" for detail in error.errors())
+        return 2
+    logs.set_up(settings.log_format, settings.log_level)
+    try:
+        server = _prepare(settings)
+    except ValueError as error:
+        sys.stderr.write(f"error: {error}\n")
         return 1
-    uvicorn.run(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
-        workers=1,
-        access_log=False,
-        log_config=None,
-    )
-    return 0
+    server.run()
+    return 0 if server.started else 1
+
+
+def _prepare(settings: Settings) -> Server:
+    """The server, once all that it needs is found to be there.
+
+    Raises:
+        ValueError: if something is not; the message names the setting.
+    """
+    _require_models(settings)
+    device.reserve(settings.device)
+    provider = tracing.exporting() if settings.tracing else None
+    if kept := compilation.enable_cache(settings.compilation_cache):
+        logger.info("what is compiled is kept in %s", kept)
+    return Server(create_app(settings, tracer_provider=provider))
+
+
+def _require_models(settings: Settings) -> None:
+    found = find_bundles(settings.checkpoints)
+    if not found:
+        raise ValueError(
+            f"checkpoints: expected models as NAME/VERSION/model.json under "
+            f"{settings.checkpoints}, found none"
+        )
+    for selected in settings.models:
+        is_there = (settings.checkpoints / selected / "model.json").is_file()
+        if selected not in found and not ("/" in selected and is_there):
+            raise ValueError(f"models: expected models of {sorted(found)}, got {selected!r}")
+
+
+def _explain(detail: Any) -> str:
+    """What is wrong with a setting; a secret is not told."""
+    name = str(detail["loc"][0])
+    told = detail["msg"].removeprefix("Value error, ")
+    return f"{name}: {told}" + ("" if name in SECRETS else f", got {detail['input']!r}")
 
 
 def parser() -> argparse.ArgumentParser:
-    """One flag for every setting."""
-    top = argparse.ArgumentParser(prog="python -m service", description=Settings.__doc__)
+    """One flag for every setting, but for secrets, which every user of a machine could read."""
+    top = argparse.ArgumentParser(
+        prog="python -m service", description=Settings.__doc__, allow_abbrev=False
+    )
+    top.add_argument(
+        "--config",
+        help="TOML or .env file with settings; variables and flags win over it "
+        "(default: $TRIWIRE_CONFIG)",
+    )
     for name, field in Settings.model_fields.items():
-        flag = "--" + name.replace("_", "-")
-        top.add_argument(flag, dest=name, help=f"{field.description} (default: {field.default})")
+        if name not in SECRETS:
+            flag = "--" + name.replace("_", "-")
+            default = field.default if field.default not in ((), None, "") else "none"
+            top.add_argument(flag, dest=name, help=f"{field.description} (default: {default})")
     return top
 
 

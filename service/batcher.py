@@ -3,7 +3,8 @@
 One worker takes what is queued the moment it is free and never waits for more. What may share a
 batch has the same key; rows of the oldest request go first. A request fails or succeeds whole and
 gets exactly its own rows. A batch that fails takes its own requests with it and no others; a row
-whose result is an exception takes only the request that it belongs to.
+whose result is an exception takes only the request that it belongs to. Should the worker itself
+die, what is queued fails, and another is started.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
 logger = logging.getLogger(__name__)
 
 Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
+# How long a worker that has died stays down: long enough for probes to see it.
+RESTART_DELAY_S = 1.0
 
 
 @dataclass(slots=True)
@@ -27,11 +30,15 @@ class Ticket:
     """One request's allowance and its account: monotonic ``deadline``, and seconds spent so far.
 
     Rows of the request are computed for ``compute_s`` and wait for it, or between it, ``queue_s``.
+    ``batches`` are the moments when rows began to wait, to be computed, and were done; ``task`` is
+    what they were computed for.
     """
 
     deadline: float
     queue_s: float = 0.0
     compute_s: float = 0.0
+    batches: list[tuple[float, float, float]] = field(default_factory=list)
+    task: str = ""
 
     @classmethod
     def within(cls, seconds: float) -> "Ticket":
@@ -39,15 +46,30 @@ class Ticket:
         return cls(time.monotonic() + seconds)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What a batch held, how long the rows of each request had waited, and what came of it.
+
+    ``results`` is None where the whole batch has failed.
+    """
+
+    key: Any
+    rows: Sequence[Any]
+    waited_s: Sequence[float]
+    compute_s: float
+    results: Sequence[Any] | None
+
+
 @dataclass(slots=True)
 class _Entry:
-    """Rows of one call that share a key, with what has come back."""
+    """Rows of one call that share a key, with what has come back; they wait ``since`` then."""
 
     key: Hashable
     capacity: int
     rows: Sequence[Any]
     ticket: Ticket
     future: asyncio.Future[list[Any]]
+    since: float
     results: list[Any] = field(default_factory=list)
     num_taken: int = 0
 
@@ -57,35 +79,53 @@ class Batcher:
 
     ``run(key, rows)`` gives one result per row, or an exception in its place; ``capacity(key)``
     is the most rows it takes at once. At most ``max_rows`` rows wait at any time, whatever requests
-    they belong to.
+    they belong to. ``observe`` is told of every batch that has run.
     """
 
-    def __init__(self, run: Run, capacity: Callable[[Any], int], *, max_rows: int) -> None:
+    def __init__(
+        self,
+        run: Run,
+        capacity: Callable[[Any], int],
+        *,
+        max_rows: int,
+        observe: Callable[[Batch], None] = lambda batch: None,
+    ) -> None:
         self._run = run
+        self._observe = observe
         self._capacity = capacity
         self._max_rows = max_rows
         self._num_rows = 0
         self._entries: deque[_Entry] = deque()
         self._filled = asyncio.Event()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
-        self._worker: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._busy_since: float | None = None
+        self.is_alive = False
+        self.num_restarts = 0
 
     async def start(self) -> None:
         """Starts the worker."""
-        self._worker = asyncio.create_task(self._work(), name="batcher")
-        self._worker.add_done_callback(_report)
+        self.is_alive = True
+        self._supervisor = asyncio.create_task(self._supervise(), name="batcher")
 
     async def stop(self) -> None:
         """Stops the worker; what is queued or under way fails with ``NotReady``."""
-        if self._worker:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        if self._supervisor:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        # It may have been cancelled before it ran at all.
+        self.is_alive = False
         await asyncio.to_thread(self._executor.shutdown)
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the worker takes rows."""
-        return self._worker is not None and not self._worker.done()
+    def num_rows(self) -> int:
+        """How many rows wait."""
+        return self._num_rows
+
+    @property
+    def busy_s(self) -> float:
+        """How long the batch that is under way has been running; 0 where there is none."""
+        return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
 
     async def submit(self, groups: Sequence[tuple[Hashable, Any]], ticket: Ticket) -> list[Any]:
         """The results of (key, row) pairs, in order.
@@ -124,11 +164,27 @@ class Batcher:
     def _enqueue(self, key: Hashable, capacity: int, rows: Sequence[Any], ticket: Ticket) -> _Entry:
         assert capacity > 0
         future = asyncio.get_running_loop().create_future()
-        entry = _Entry(key, capacity, rows, ticket, future)
+        entry = _Entry(key, capacity, rows, ticket, future, since=time.monotonic())
         self._entries.append(entry)
         self._num_rows += len(rows)
         self._filled.set()
         return entry
+
+    async def _supervise(self) -> None:
+        """Has a worker work, and another one when it dies."""
+        while True:
+            try:
+                await self._work()
+            # Whatever it was must not leave requests without a worker for ever.
+            except Exception:
+                self.num_restarts += 1
+                logger.critical(
+                    "the worker has died; the next one starts in %g s",
+                    RESTART_DELAY_S,
+                    exc_info=True,
+                )
+            await asyncio.sleep(RESTART_DELAY_S)
+            self.is_alive = True
 
     async def _work(self) -> None:
         try:
@@ -137,9 +193,11 @@ class Batcher:
                 if batch := self._take():
                     await self._serve(batch)
         finally:
+            self.is_alive = False
             for entry in self._entries:
                 _fail(entry, NotReady("the worker has stopped"))
             self._entries.clear()
+            self._num_rows = 0
 
     def _take(self) -> list[tuple[_Entry, int]]:
         """The next batch, as (entry, number of its rows) pairs of one key."""
@@ -166,32 +224,51 @@ class Batcher:
         self._num_rows = sum(len(entry.rows) - entry.num_taken for entry in kept)
         self._entries = kept
 
-    async def _serve(self, batch: list[tuple[_Entry, int]]) -> None:
-        key = batch[0][0].key
+    async def _serve(self, taken: list[tuple[_Entry, int]]) -> None:
+        key, started = taken[0][0].key, time.monotonic()
         rows: list[Any] = []
-        started = time.monotonic()
-        for entry, count in batch:
-            rows += entry.rows[entry.num_taken - count : entry.num_taken]
-        loop = asyncio.get_running_loop()
+        results: Sequence[Any] | None = None
+        self._busy_since = started
         # Whatever a batch raises belongs to its own requests; the worker goes on.
         try:
-            results = await loop.run_in_executor(self._executor, self._run, key, rows)
-            if len(results) != len(rows):
-                raise RuntimeError(f"expected {len(rows)} results, got {len(results)}")
+            for entry, count in taken:
+                rows += entry.rows[entry.num_taken - count : entry.num_taken]
+            results = await self._compute(key, rows)
         except asyncio.CancelledError:
-            for entry, _ in batch:
+            for entry, _ in taken:
                 _fail(entry, NotReady("the worker has stopped"))
             raise
         except Exception as error:  # noqa: BLE001
             logger.warning("a batch of %d rows for %s failed: %r", len(rows), key, error)
-            for entry, _ in batch:
+            for entry, _ in taken:
                 _fail(entry, error)
-            return
-        spent_s = time.monotonic() - started
-        for entry, count in batch:
-            entry.ticket.compute_s += spent_s
-            _deliver(entry, results[:count])
-            results = results[count:]
+        finally:
+            self._busy_since = None
+        ended = time.monotonic()
+        waited_s = [started - entry.since for entry, _ in taken]
+        for entry, _ in taken:
+            entry.ticket.batches.append((entry.since, started, ended))
+            entry.ticket.compute_s += ended - started
+            entry.since = ended
+        if results is not None:
+            _deliver_all(taken, results)
+        compute_s = ended - started
+        self._tell(
+            Batch(key=key, rows=rows, waited_s=waited_s, compute_s=compute_s, results=results)
+        )
+
+    def _tell(self, batch: Batch) -> None:
+        try:
+            self._observe(batch)
+        except Exception:
+            logger.exception("a batch could not be counted")
+
+    async def _compute(self, key: Any, rows: Sequence[Any]) -> Sequence[Any]:
+        loop = asyncio.get_running_loop()
+        results = await loop.run_in_executor(self._executor, self._run, key, rows)
+        if len(results) != len(rows):
+            raise RuntimeError(f"expected {len(rows)} results, got {len(results)}")
+        return results
 
 
 async def _collect(entries: Sequence[_Entry], ticket: Ticket) -> list[list[Any]]:
@@ -209,6 +286,14 @@ async def _collect(entries: Sequence[_Entry], ticket: Ticket) -> list[list[Any]]
         ticket.queue_s += max(spent_s - (ticket.compute_s - computed_s), 0.0)
 
 
+def _deliver_all(taken: Sequence[tuple[_Entry, int]], results: Sequence[Any]) -> None:
+    """Hands every entry the results of its own rows."""
+    start = 0
+    for entry, count in taken:
+        _deliver(entry, results[start : start + count])
+        start += count
+
+
 def _deliver(entry: _Entry, results: Sequence[Any]) -> None:
     """Hands an entry the results of some of its rows; the last, or a fault, ends it."""
     entry.results += results
@@ -217,11 +302,6 @@ def _deliver(entry: _Entry, results: Sequence[Any]) -> None:
         _fail(entry, fault)
     elif len(entry.results) == len(entry.rows) and not entry.future.done():
         entry.future.set_result(entry.results)
-
-
-def _report(worker: asyncio.Task[None]) -> None:
-    if not worker.cancelled() and (error := worker.exception()):
-        logger.critical("the worker has died", exc_info=error)
 
 
 def _left(ticket: Ticket) -> float:

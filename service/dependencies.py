@@ -5,6 +5,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from service.batcher import Ticket
+from service.keys import Keys
+from service.lifecycle import Lifecycle
+from service.loader import Loader
 from service.tasks.context import Context
 
 
@@ -18,5 +21,20 @@ def _ticket(request: Request) -> Ticket:
     return ticket
 
 
+def _lifecycle(request: Request) -> Lifecycle:
+    return request.app.state.lifecycle
+
+
+def _loader(request: Request) -> Loader:
+    return request.app.state.loader
+
+
+def _keys(request: Request) -> Keys:
+    return request.app.state.keys
+
+
 ContextDep = Annotated[Context, Depends(_context)]
+KeysDep = Annotated[Keys, Depends(_keys)]
+LoaderDep = Annotated[Loader, Depends(_loader)]
+LifecycleDep = Annotated[Lifecycle, Depends(_lifecycle)]
 TicketDep = Annotated[Ticket, Depends(_ticket)]

@@ -2,14 +2,15 @@
 
 A program takes rows of different lengths. Rows are padded in numpy to one of the program's
 (batch, length) shapes; every shape is compiled and run once before the first request, so nothing
-is ever compiled for one.
+is ever compiled for one. Parameters may be kept in half the width; results are float32 anyway.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -37,7 +38,8 @@ class Program:
 
     ``function(model, ragged, lengths, *scalars)`` gives named arrays, one row each. ``grid`` holds
     the (batch, length) shapes; for every length there is a batch of 1. ``scalars`` are the further
-    values of a row with the value that padding rows take.
+    values of a row with the value that padding rows take; ``trial`` overrides them where the rows
+    that try a new model out would otherwise have nothing to do.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Program:
     ragged: Ragged
     scalars: tuple[tuple[str, np.generic], ...] = ()
     grid: tuple[tuple[int, int], ...]
+    trial: Mapping[str, Any] = field(default_factory=dict)
 
     def bucket(self, length: int) -> int:
         """The shortest compiled length that holds ``length``.
@@ -62,31 +65,60 @@ class Program:
         """The compiled batch sizes at that length, ascending."""
         return sorted(batch for batch, size in self.grid if size == bucket)
 
+    def shape(self, num_rows: int, longest: int) -> tuple[int, int]:
+        """The smallest compiled (batch, length) that holds so many rows of at most that length.
+
+        Raises:
+            TooLarge: if none holds that length.
+        """
+        length = self.bucket(longest)
+        return min(size for size in self.batch_sizes(length) if size >= num_rows), length
+
 
 class Engine:
-    """One model's programs, compiled for one device; used by one thread at a time."""
+    """One model's programs, compiled for one device; used by one thread at a time.
 
-    def __init__(self, bundle: Bundle, programs: Sequence[Program]) -> None:
+    Parameters lie on the device of ``bundle`` once, in ``dtype``; so does all that is computed.
+    """
+
+    def __init__(self, bundle: Bundle, programs: Sequence[Program], dtype: str = "float32") -> None:
+        self.card = bundle.card
         self.programs = {program.name: program for program in programs}
-        self._graph, self._state = nnx.split(bundle.model)
+        self._dtype = jnp.dtype(dtype)
+        self._graph, state = nnx.split(bundle.model)
+        self._state = jax.tree.map(lambda leaf: _cast(leaf, self._dtype), state)
         self._compiled: dict[tuple[str, int, int], Callable[..., dict[str, jax.Array]]] = {}
 
+    @property
+    def num_shapes(self) -> int:
+        """How many shapes there are to compile."""
+        return sum(len(program.grid) for program in self.programs.values())
+
     def warm_up(self, progress: Progress) -> None:
-        """Compiles every program at every shape and runs it once on padding."""
+        """Compiles every program at every shape and runs it once, as a request would.
+
+        Raises:
+            NonFiniteOutput: if the model gives NaN or infinity.
+        """
         for program in self.programs.values():
             for batch, length in program.grid:
                 progress(f"{program.name} {batch}x{length}")
                 arguments = _collate(program, [], batch, length)
                 self._compiled[program.name, batch, length] = self._compile(program, arguments)
-                self._call(program, batch, length, arguments)
+                for outcome in self.run(program.name, _trial_rows(program, batch, length)):
+                    if isinstance(outcome, NonFiniteOutput):
+                        raise outcome
 
     def _compile(
         self, program: Program, arguments: Sequence[np.ndarray]
     ) -> Callable[..., dict[str, jax.Array]]:
-        graph = self._graph
+        graph, dtype = self._graph, self._dtype
 
-        def function(state: nnx.State, *arrays: jax.Array) -> dict[str, jax.Array]:
-            return program.function(nnx.merge(graph, state), *arrays)
+        def function(
+            state: nnx.State, ragged: jax.Array, *arrays: jax.Array
+        ) -> dict[str, jax.Array]:
+            outputs = program.function(nnx.merge(graph, state), _cast(ragged, dtype), *arrays)
+            return {key: _cast(jnp.asarray(array), jnp.float32) for key, array in outputs.items()}
 
         return jax.jit(function).lower(self._state, *arguments).compile()
 
@@ -98,8 +130,7 @@ class Engine:
         """
         program = self.programs[name]
         longest = max(len(row[program.ragged.name]) for row in rows)
-        length = program.bucket(longest)
-        batch = min(size for size in program.batch_sizes(length) if size >= len(rows))
+        batch, length = program.shape(len(rows), longest)
         arguments = _collate(program, rows, batch, length)
         outputs = self._call(program, batch, length, arguments)
         return [
@@ -129,6 +160,13 @@ class Slot(NamedTuple):
         """The most rows of one call."""
         return max(self.engine.programs[self.program].batch_sizes(self.bucket))
 
+    def num_places(self, rows: Sequence[Row]) -> tuple[int, int]:
+        """How many tokens ``rows`` hold, and how many the batch computes that they run in."""
+        program = self.engine.programs[self.program]
+        lengths = [len(row[program.ragged.name]) for row in rows]
+        batch, length = program.shape(len(rows), max(lengths))
+        return sum(lengths), batch * length
+
 
 def make_grid(
     max_len: int, *, batch_sizes: Sequence[int], shortest: int, factor: int, max_tokens: int
@@ -150,6 +188,19 @@ def make_grid(
         for batch in sorted({1, *batch_sizes})
         if batch == 1 or batch * length <= max_tokens
     )
+
+
+def _cast(array: jax.Array, dtype: Any) -> jax.Array:
+    """``array`` in ``dtype``, unless it holds no floating-point numbers or has that dtype."""
+    is_other = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype != dtype
+    return array.astype(dtype) if is_other else array
+
+
+def _trial_rows(program: Program, batch: int, length: int) -> list[Row]:
+    """As many rows of that length as the batch holds."""
+    ragged = program.ragged
+    values = np.zeros((length, *ragged.trailing), dtype=ragged.dtype)
+    return [{ragged.name: values, **dict(program.scalars), **program.trial}] * batch
 
 
 def _checked(program: str, result: Result) -> Outcome:

@@ -1,13 +1,15 @@
-"""What can go wrong with a request, free of HTTP; ``app.py`` maps these to answers.
+"""What can go wrong with a request, free of HTTP; ``answers.py`` maps these to answers.
 
 TriwireError
 +- InvalidInput        a value of the request is wrong
 +- MalformedRequest    the request is not JSON in UTF-8
++- Unauthorized        the request shows no key that we know
++- Forbidden           no key allows it
 +- UnsupportedMedia    the body is of a type that the call does not take
 +- TooLarge            the body, or what was asked for, exceeds a limit
 +- ModelNotFound       no model of that name is loaded
-+- NotReady            models are still loading, or the worker is down
-+- Overloaded          the queue is full
++- NotReady            models are still loading, the worker is down, or the service is leaving
++- Overloaded          the queue is full, or too many requests are under way
 +- DeadlineExceeded    the answer was not ready in time
 +- NonFiniteOutput     a model gave NaN or infinity
 """
@@ -31,6 +33,18 @@ class MalformedRequest(TriwireError):
     """The request is not JSON in UTF-8."""
 
 
+class Unauthorized(TriwireError):
+    """The request shows no key that we know; ``has_key`` where it shows another one."""
+
+    def __init__(self, message: str, *, has_key: bool) -> None:
+        super().__init__(message)
+        self.has_key = has_key
+
+
+class Forbidden(TriwireError):
+    """No key allows it, as the service is set up."""
+
+
 class UnsupportedMedia(TriwireError):
     """The body is of a type that the call does not take."""
 
@@ -44,11 +58,11 @@ class ModelNotFound(TriwireError):
 
 
 class NotReady(TriwireError):
-    """Models are still loading, or the worker is down."""
+    """Models are still loading, the worker is down, or the service is leaving."""
 
 
 class Overloaded(TriwireError):
-    """The queue is full."""
+    """The queue is full, or too many requests are under way."""
 
 
 class DeadlineExceeded(TriwireError):

@@ -1,50 +1,98 @@
-"""Which models are loaded; loading happens in a thread, from a directory of bundles."""
+"""Which models are loaded, and in which versions; from a directory of NAME/VERSION bundles.
+
+Loading happens in a thread, while what is loaded goes on serving. A new version is read, checked,
+compiled and run before it takes the place of the old one, in one assignment. Whoever has found a
+model keeps it to the end of the request; the last to let go of an old version frees it.
+"""
 
 import logging
 import threading
+import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.checkpoint import CheckpointError, ModelCard, find_bundles, load_model
+import jax
+import numpy as np
+from flax import nnx
+
+from models.checkpoint import (
+    Bundle,
+    CheckpointError,
+    ModelCard,
+    find_bundles,
+    flatten,
+    load_model,
+)
+from service import compilation
+from service.device import find_device
 from service.engine import Engine, Program
 from service.errors import InvalidInput, ModelNotFound, NotReady, excerpt
 
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 300
+# How often the log tells of progress.
+TELL_EVERY_S = 2.0
+
+Programs = Mapping[str, Callable[[ModelCard], Sequence[Program]]]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that is compiled and ready, with its card."""
+    """A model that is compiled and ready, with its card.
+
+    ``content`` is what its ``model.json`` held, digest of the parameters included: a bundle with
+    the same content is the same model.
+    """
 
     card: ModelCard
     engine: Engine
+    content: bytes = b""
 
 
 class Registry:
     """The loaded models by name; ``programs`` says what the engine compiles for each wiring.
 
-    ``failures`` says of every bundle that could not be loaded why.
+    ``selection`` names what is served, as NAME (its highest version) or NAME/VERSION; without one,
+    that is the highest version of every name. ``failures`` says of every model that could not be
+    loaded why, ``loading`` how far those are that are under way.
     """
 
-    def __init__(self, programs: Mapping[str, Callable[[ModelCard], Sequence[Program]]]) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        *,
+        selection: Sequence[str] = (),
+        device: str = "auto",
+        dtype: str = "float32",
+    ) -> None:
         self._programs = programs
+        self._selection = selection
+        self._device = device
+        self._dtype = dtype
         self._models: dict[str, LoadedModel] = {}
+        # Versions beside those of ``_models`` that the selection names.
+        self._others: dict[str, dict[int, LoadedModel]] = {}
         self._stopping = threading.Event()
+        self._turn = threading.Lock()
         self.failures: dict[str, str] = {}
+        self.loading: dict[str, str] = {}
         self.is_loaded = False
 
-    def load(self, root: Path) -> None:
-        """Loads and compiles the newest version of every bundle under ``root``, each by itself.
+    def load(self, root: Path, name: str | None = None) -> None:
+        """Loads and compiles what is selected under ``root``, or of that what has that name.
 
-        One that fails is logged and noted in ``failures``; an older version never stands in for it.
+        What is loaded already and has not changed stays. A bundle that fails is logged and noted in
+        ``failures``; what was served under its name before goes on serving, but an older version
+        on disk never stands in for it.
         """
         try:
-            for name, path in sorted(find_bundles(root).items()):
-                if not self._stopping.is_set():
-                    self._load(root, name, path)
+            with self._turn:
+                for wanted, paths in sorted(self._plan(root).items()):
+                    if name in (None, wanted) and not self._stopping.is_set():
+                        self._load(root, wanted, paths)
         finally:
             self.is_loaded = True
 
@@ -52,38 +100,94 @@ class Registry:
         """Ends loading before the next shape is compiled; whoever stops need not wait for all."""
         self._stopping.set()
 
-    def _load(self, root: Path, name: str, path: Path) -> None:
+    def _plan(self, root: Path) -> dict[str, list[Path]]:
+        """The bundles to serve, by name."""
+        highest = find_bundles(root)
+        if not self._selection:
+            return {name: [path] for name, path in highest.items()}
+        plan: dict[str, list[Path]] = {}
+        for selected in self._selection:
+            name, _, version = selected.partition("/")
+            path = root / name / version if version else highest.get(name, root / name)
+            plan.setdefault(name, []).append(path)
+        return plan
+
+    def _load(self, root: Path, name: str, paths: Sequence[Path]) -> None:
         # Whatever is wrong with one bundle, down to a shape that does not compile, must not keep
         # the others from being served.
         try:
-            self._models[name] = self._compile(name, path)
+            with compilation.expected():
+                self._swap(name, [self._prepare(name, path) for path in paths])
+            self.failures.pop(name, None)
         except Exception as error:
             if self._stopping.is_set():
                 return
-            logger.exception("%s cannot be served", path)
+            logger.exception("%s cannot be served", name)
             # Where bundles lie on this machine is nothing that answers should tell.
             reason = str(error).replace(f"{root.resolve()}/", "").replace(f"{root}/", "")
             self.failures[name] = reason[:MAX_REASON] or type(error).__name__
+        finally:
+            self.loading.pop(name, None)
 
-    def _compile(self, name: str, path: Path) -> LoadedModel:
-        bundle = load_model(path)
+    def _swap(self, name: str, models: Sequence[LoadedModel]) -> None:
+        """Serves ``models`` under ``name`` and nothing else, the highest version by default."""
+        old = {id(model): model for model in self.versions(name)}
+        *others, default = sorted(models, key=lambda model: model.card.version)
+        self._others[name] = {model.card.version: model for model in others}
+        self._models[name] = default
+        for model in models:
+            old.pop(id(model), None)
+        for model in old.values():
+            told = f"{name}/{model.card.version} is replaced and has answered its last request"
+            weakref.finalize(model.engine, logger.info, told)
+
+    def _prepare(self, name: str, path: Path) -> LoadedModel:
+        """The model of a bundle: the one that is loaded, if it is the same, else compiled anew."""
+        try:
+            content = (path / "model.json").read_bytes()
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}: expected a readable model.json: {error.strerror}"
+            ) from error
+        for model in self.versions(name):
+            if model.content == content and str(model.card.version) == path.name:
+                return model
+        return self._compile(name, path, content)
+
+    def _compile(self, name: str, path: Path, content: bytes) -> LoadedModel:
+        device = find_device(self._device)
+        bundle = load_model(path, jax.sharding.SingleDeviceSharding(device))
         found, expected = f"{bundle.card.name}/{bundle.card.version}", f"{name}/{path.name}"
         if found != expected:
             raise CheckpointError(f"{path}: expected the model {expected}, got {found}")
-        engine = Engine(bundle, self._programs[bundle.card.wiring](bundle.card))
-        logger.info("compiling %s version %d", name, bundle.card.version)
-        engine.warm_up(lambda shape: self._note(name, shape))
-        return LoadedModel(bundle.card, engine)
+        _require_finite(bundle, path)
+        engine = Engine(bundle, self._programs[bundle.card.wiring](bundle.card), self._dtype)
+        started = time.monotonic()
+        engine.warm_up(_Progress(self, name, expected, engine.num_shapes))
+        logger.info(
+            "compiled %s: %d shapes in %.1f s on %s",
+            expected,
+            engine.num_shapes,
+            time.monotonic() - started,
+            device.device_kind,
+        )
+        return LoadedModel(bundle.card, engine, content)
 
-    def _note(self, name: str, shape: str) -> None:
-        logger.debug("compiling %s %s", name, shape)
-        if self._stopping.is_set():
-            raise InterruptedError(f"{name}: stopped before {shape} was compiled")
+    @property
+    def is_stopping(self) -> bool:
+        """Whether loading is to end."""
+        return self._stopping.is_set()
 
     @property
     def models(self) -> dict[str, LoadedModel]:
-        """All loaded models, by name."""
+        """All loaded models, by name, each in the version that is served by default."""
         return dict(self._models)
+
+    def versions(self, name: str) -> list[LoadedModel]:
+        """All loaded versions of a model, ascending; none if there is no such model."""
+        default = self._models.get(name)
+        others = self._others.get(name, {})
+        return [*(others[v] for v in sorted(others)), default] if default else []
 
     def require_ready(self) -> None:
         """Checks that there is a model to serve.
@@ -91,27 +195,48 @@ class Registry:
         Raises:
             NotReady: if models are still loading, or none could be loaded.
         """
-        if not self.is_loaded:
-            raise NotReady("models are still loading")
+        self._require_loaded()
         if not self._models:
             raise NotReady(f"no model could be loaded{self._reasons()}")
 
-    def find(self, name: str) -> LoadedModel:
-        """The model of that name.
+    def _require_loaded(self) -> None:
+        if not self.is_loaded:
+            told = "; ".join(f"{name}: {far}" for name, far in sorted(self.loading.items()))
+            raise NotReady("models are still loading" + (f"; {told}" if told else ""))
+
+    def require_known(self, name: str) -> None:
+        """Checks that a model of that name is loaded, or has failed to be.
 
         Raises:
-            ModelNotFound: if there is none.
+            ModelNotFound: if it is neither.
+            NotReady: if models are still loading.
+        """
+        self._require_loaded()
+        if name not in self.failures:
+            self.find(name)
+
+    def find(self, name: str, version: int | None = None) -> LoadedModel:
+        """The model of that name, by default in the version that is served.
+
+        Raises:
+            ModelNotFound: if there is none, or not in that version.
             NotReady: if models are still loading, or this one could not be loaded.
         """
-        if not self.is_loaded:
-            raise NotReady("models are still loading")
-        if name in self.failures:
+        self._require_loaded()
+        models = self.versions(name)
+        if not models and name in self.failures:
             raise NotReady(f"{name} could not be loaded: {self.failures[name]}", "model")
-        if name not in self._models:
+        if not models:
             raise ModelNotFound(
                 f"expected one of {sorted(self._models)}, got {excerpt(name)}", "model"
             )
-        return self._models[name]
+        if version is None:
+            return models[-1]
+        for model in models:
+            if model.card.version == version:
+                return model
+        loaded = [model.card.version for model in models]
+        raise ModelNotFound(f"expected one of the versions {loaded}, got {version}", "version")
 
     def choose(self, name: str | None, *wirings: str) -> LoadedModel:
         """The model of that name, of one of these wirings; by default the only one that is.
@@ -146,3 +271,40 @@ class Registry:
 
     def _reasons(self) -> str:
         return "".join(f"; {name}: {reason}" for name, reason in sorted(self.failures.items()))
+
+
+class _Progress:
+    """Tells how far a model is, in ``Registry.loading`` and now and then in the log."""
+
+    def __init__(self, registry: Registry, name: str, model: str, total: int) -> None:
+        self._registry = registry
+        self._name = name
+        self._model = model
+        self._total = total
+        self._done = 0
+        self._told = -TELL_EVERY_S
+
+    def __call__(self, shape: str) -> None:
+        """Notes that ``shape`` comes next.
+
+        Raises:
+            InterruptedError: if loading is to end.
+        """
+        if self._registry.is_stopping:
+            raise InterruptedError(f"{self._model}: stopped before {shape} was compiled")
+        far = f"{self._done} of {self._total} shapes compiled"
+        self._registry.loading[self._name] = far
+        now = time.monotonic()
+        if now - self._told >= TELL_EVERY_S:
+            self._told = now
+            logger.info("loading %s: %s, next %s", self._model, far, shape)
+        self._done += 1
+
+
+def _require_finite(bundle: Bundle, path: Path) -> None:
+    leaves = flatten(nnx.state(bundle.model, nnx.Param))
+    wrong = sorted(n for n, leaf in leaves.items() if not np.isfinite(jax.device_get(leaf)).all())
+    if wrong:
+        raise CheckpointError(
+            f"{path}: expected finite parameters, got NaN or infinity in {', '.join(wrong)}"
+        )

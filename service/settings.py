@@ -1,17 +1,53 @@
-"""What can be set, through ``TRIWIRE_*`` variables of the environment or flags."""
+"""What can be set: by flags, by ``TRIWIRE_*`` variables, or in a file, in that order."""
 
+import re
+import tomllib
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from dotenv import dotenv_values
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
+# What is neither a flag nor told in a message.
+SECRETS = frozenset({"api_keys"})
+PREFIX = "TRIWIRE_"
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
+
+
+def _split(value: Any) -> Any:
+    """The parts of a list as variables and flags write it, with commas between them."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _require_selection(value: str) -> str:
+    if not re.fullmatch("[^/]+(/[0-9]+)?", value):
+        raise ValueError("expected NAME or NAME/VERSION")
+    return value
+
+
+def _require_prefix(value: str) -> str:
+    if value and not re.fullmatch(r"(/[^/?#\s]+)+", value):
+        raise ValueError("expected a path such as /triwire, without a slash at its end")
+    return value
+
+
+Selected = Annotated[str, AfterValidator(_require_selection)]
+Listed = (NoDecode, BeforeValidator(_split))
 
 
 class Settings(BaseSettings):
     """All settings of the service; every field is read from ``TRIWIRE_`` and its name."""
 
-    model_config = SettingsConfigDict(env_prefix="TRIWIRE_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     host: str = Field(
         default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every one."
@@ -20,6 +56,73 @@ class Settings(BaseSettings):
         default=8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one."
     )
     checkpoints: Path = Field(default=CHECKPOINTS, description="Directory of NAME/VERSION bundles.")
+    models: Annotated[tuple[Selected, ...], *Listed] = Field(
+        default=(),
+        description="Models to serve, with commas between them: NAME for its highest version, or "
+        "NAME/VERSION; by default the highest version of every name.",
+    )
+    device: Literal["auto", "cpu", "gpu", "tpu"] = Field(
+        default="auto",
+        description="Where models run: auto, cpu, gpu or tpu. One that is not there is an error; "
+        "auto takes what JAX prefers.",
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="What models compute in: float32, or bfloat16 with half the memory and about "
+        "three digits.",
+    )
+    compilation_cache: str = Field(
+        default="auto",
+        min_length=1,
+        description="Directory that keeps compiled programs for the next start, or off; auto is "
+        "triwire under $XDG_CACHE_HOME or ~/.cache. Who may write there can run code here.",
+    )
+    api_keys: Annotated[tuple[SecretStr, ...], *Listed] = Field(
+        default=(),
+        description="Keys that open the service, with commas between them; sent as Authorization: "
+        "Bearer KEY. Without any, here or in the file, it is open to all.",
+    )
+    api_keys_file: Path | None = Field(
+        default=None,
+        description="File with a key on each line, lines with # in front left out; read again on "
+        "SIGHUP.",
+    )
+    protected: Annotated[tuple[Literal["probes", "metrics", "docs"], ...], *Listed] = Field(
+        default=(),
+        description="What needs a key beside the API itself: probes, metrics, docs.",
+    )
+    cors_origins: Annotated[tuple[str, ...], *Listed] = Field(
+        default=(),
+        description="Origins whose pages may call from a browser, with commas between them; * for "
+        "every one.",
+    )
+    root_path: Annotated[str, AfterValidator(_require_prefix)] = Field(
+        default="", description="Prefix under which a proxy serves this, as /triwire."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="json or text; auto is text on a terminal and json elsewhere."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least severe that is logged: debug, info, warning, error."
+    )
+    tracing: bool = Field(
+        default=False,
+        description="Whether spans go to OpenTelemetry; needs the extra otel, and OTEL_* variables "
+        "say where to.",
+    )
+    shutdown_grace_s: float = Field(
+        default=5.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that SIGTERM lets pass, not ready but serving, before nothing new is "
+        "taken.",
+    )
+    drain_timeout_s: float = Field(
+        default=30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that requests under way have to finish after that.",
+    )
     max_body_bytes: int = Field(
         default=32 * 2**20, ge=1, description="Largest request body; a larger one is answered 413."
     )
@@ -50,9 +153,73 @@ class Settings(BaseSettings):
         ge=1,
         description="Rows that may wait for the device; beyond, requests get 429.",
     )
+    max_concurrent_requests: int = Field(
+        default=256,
+        ge=1,
+        description="Requests that may be under way; beyond, they get 429.",
+    )
     request_timeout_s: float = Field(
         default=30.0,
         gt=0,
         allow_inf_nan=False,
         description="Seconds until a request that is not answered gets 504.",
     )
+
+
+class SettingsFileError(ValueError):
+    """The file of settings cannot be used."""
+
+
+def load_settings(file: str | Path | None = None, **given: Any) -> Settings:
+    """The settings: those that are ``given``, then the environment's, then those of a file.
+
+    A name that ends in .toml is TOML, with the settings by name at its top; anything else is lines
+    of ``TRIWIRE_NAME=value``.
+
+    Raises:
+        SettingsFileError: if the file cannot be read, or holds what is no setting.
+        ValidationError: if a value is wrong.
+    """
+    if file is None:
+        return Settings(**given)
+    content = _read(Path(file))
+
+    class WithFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            from_file = InitSettingsSource(settings_cls, content)
+            return init_settings, env_settings, from_file
+
+    return Settings.model_construct(**dict(WithFile(**given)))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The settings that a file holds, by name."""
+    try:
+        if file.suffix == ".toml":
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        else:
+            with file.open(encoding="utf-8") as stream:
+                values = dotenv_values(stream=stream)
+            content = {_unprefixed(name): value for name, value in values.items()}
+    except OSError as error:
+        raise SettingsFileError(f"expected a readable file, got {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsFileError(f"{file}: {error}") from None
+    unknown = sorted(content.keys() - Settings.model_fields.keys())
+    if unknown:
+        raise SettingsFileError(f"{file}: expected names of settings, got {unknown[0]!r}")
+    return content
+
+
+def _unprefixed(name: str) -> str:
+    if not name.upper().startswith(PREFIX):
+        raise ValueError(f"expected names that start with {PREFIX}, got {name!r}")
+    return name[len(PREFIX) :].lower()

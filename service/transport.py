@@ -1,33 +1,21 @@
-"""What surrounds every request: body limit, strict JSON, request id and timing headers.
+"""How bodies are read and written: up to a limit, as JSON to the letter.
 
 Work for a client that has left is given up, so that nothing is computed for nobody.
 """
 
 import asyncio
-import logging
-import secrets
-import string
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.batcher import Ticket
 from service.encoding import to_json
+from service.envelope import CLIENT_LEFT
 from service.errors import MalformedRequest, TooLarge, UnsupportedMedia, excerpt
-
-MAX_REQUEST_ID = 128
-# What logs say of a request whose client left; nobody receives it.
-CLIENT_LEFT = 499
-_PRINTABLE = frozenset(string.ascii_letters + string.digits + "-_.:/+=@")
-
-logger = logging.getLogger(__name__)
 
 
 class StrictRequest(Request):
@@ -91,7 +79,9 @@ class StrictRoute(APIRoute):
                 await self.read(strictly)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_LEFT)
-            return await _unless_client_leaves(strictly, handler(strictly))
+            response = await _unless_client_leaves(strictly, handler(strictly))
+            strictly.state.usage = getattr(response, "usage", None)
+            return response
 
         return strict
 
@@ -130,60 +120,15 @@ async def _disconnected(request: Request) -> None:
 
 
 class JsonResponse(Response):
-    """An answer written by orjson: dataclasses and numpy arrays as they are."""
+    """An answer written by orjson: dataclasses and numpy arrays as they are.
+
+    ``usage`` is that of the content, where it has one.
+    """
 
     media_type = "application/json"
+    usage: Any = None
 
     def render(self, content: Any) -> bytes:
         """``content`` as bytes."""
+        self.usage = getattr(content, "usage", None)
         return to_json(content)
-
-
-class Envelope:
-    """Gives every answer an ``X-Request-Id`` and a ``Server-Timing`` header, and logs it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = time.monotonic()
-        state = scope.setdefault("state", {})
-        state["request_id"] = request_id(Headers(scope=scope))
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                total_s = time.monotonic() - started
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = state["request_id"]
-                headers["Server-Timing"] = server_timing(state.get("ticket"), total_s)
-                logger.info(
-                    "%s %s %d %.1f ms %s",
-                    scope["method"],
-                    # A path can hold line breaks, and must not forge a line of the log.
-                    excerpt(scope["path"], 100),
-                    message["status"],
-                    1000 * total_s,
-                    state["request_id"],
-                )
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
-
-
-def request_id(headers: Headers) -> str:
-    """The caller's ``X-Request-Id`` where it is a sane one, else a new one."""
-    given = headers.get("x-request-id", "")
-    if 0 < len(given) <= MAX_REQUEST_ID and _PRINTABLE.issuperset(given):
-        return given
-    return secrets.token_hex(12)
-
-
-def server_timing(ticket: Ticket | None, total_s: float) -> str:
-    """The value of a ``Server-Timing`` header, in milliseconds."""
-    queue_s, compute_s = (ticket.queue_s, ticket.compute_s) if ticket else (0.0, 0.0)
-    spent = {"queue": queue_s, "compute": compute_s, "total": total_s}
-    return ", ".join(f"{name};dur={1000 * seconds:.2f}" for name, seconds in spent.items())

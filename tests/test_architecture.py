@@ -23,6 +23,8 @@ IMPORTED_AS = {
     "pydantic-settings": {"pydantic_settings"},
     "pydantic": {"pydantic", "pydantic_core"},
     "fastapi": {"fastapi", "starlette"},
+    "python-dotenv": {"dotenv"},
+    "prometheus-client": {"prometheus_client"},
 }
 
 
@@ -95,7 +97,21 @@ def test_a_package_imports_only_what_its_extra_installs(package, extra):
     installed = project["dependencies"] + project["optional-dependencies"][extra]
     names = {re.split(r"[<>=!~\[ ]", requirement)[0] for requirement in installed}
     importable = set().union(*(IMPORTED_AS.get(name, {name}) for name in names))
-    assert roots(package) <= importable | {package, "models"}
+    # What the extra otel installs is imported by one module, and only when it is asked for.
+    optional = {"opentelemetry"} if package == "service" else set()
+    assert roots(package) <= importable | {package, "models"} | optional
+
+
+def test_only_tracing_needs_the_extra_for_it():
+    users = {
+        name
+        for name, imported in IMPORTS.items()
+        if any(is_in(m, "opentelemetry") for m in imported)
+    }
+    assert users == {"service.tracing"}
+    at_once = [n for n in TREES["service.tracing"].body if isinstance(n, ast.ImportFrom)]
+    assert at_once
+    assert not [n.module for n in at_once if n.module.startswith("opentelemetry")]
 
 
 def test_routes_know_no_arrays():

@@ -93,3 +93,13 @@ def test_every_path_that_the_readme_names_exists():
     for path in re.findall(r"\]\(([^)#]+)\)", README):
         if not path.startswith("http"):
             assert (ROOT / path).exists(), path
+
+
+def test_every_test_that_the_known_faults_name_exists():
+    text = (ROOT / "docs" / "known-faults.md").read_text(encoding="utf-8")
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    files = {path.name for path in (ROOT / "tests").rglob("*.py")}
+    named = re.findall(r"\b(test_\w+)(\.py)?", text)
+    assert named
+    for name, is_file in named:
+        assert f"{name}.py" in files if is_file else f"def {name}(" in sources, name

@@ -1,32 +1,53 @@
-"""``GET /v1/models``: what is loaded, in the OpenAI list with more fields."""
+"""``/v1/models``: what is loaded, in the OpenAI list with more fields, and loading it anew."""
 
 from typing import Any
 
 from fastapi import APIRouter
 
-from service.dependencies import ContextDep
-from service.registry import LoadedModel
+from service.dependencies import ContextDep, KeysDep, LoaderDep
+from service.errors import Forbidden
+from service.registry import LoadedModel, Registry
 from service.routes.inference import ERRORS
 from service.transport import JsonResponse
 
-router = APIRouter(prefix="/v1", responses={status: ERRORS[status] for status in (404, 503)})
+router = APIRouter(prefix="/v1", responses={status: ERRORS[status] for status in (401, 404, 503)})
 
 
 @router.get("/models")
 async def get_models(context: ContextDep) -> JsonResponse:
     """Every loaded model."""
-    context.registry.require_ready()
-    models = context.registry.models.values()
-    return JsonResponse({"object": "list", "data": [describe(model) for model in models]})
+    registry = context.registry
+    registry.require_ready()
+    models = [describe(registry, model) for model in registry.models.values()]
+    return JsonResponse({"object": "list", "data": models})
 
 
 @router.get("/models/{name}")
 async def get_model(name: str, context: ContextDep) -> JsonResponse:
-    """One loaded model."""
-    return JsonResponse(describe(context.registry.find(name)))
+    """One loaded model; ``failure`` says why its last load failed, where it did."""
+    return JsonResponse(describe(context.registry, context.registry.find(name)))
 
 
-def describe(model: LoadedModel) -> dict[str, Any]:
+@router.post(
+    "/models/{name}/reload",
+    status_code=202,
+    responses={403: {**ERRORS[401], "description": "No API keys are set up"}},
+)
+async def post_reload(
+    name: str, context: ContextDep, keys: KeysDep, loader: LoaderDep
+) -> JsonResponse:
+    """Loads a model anew in the background; the one that is loaded serves until it is replaced.
+
+    Only where API keys are set up, as anyone could keep the service busy otherwise.
+    """
+    if not keys.are_there:
+        raise Forbidden("expected API keys to be set up, got none; send SIGHUP to the process")
+    context.registry.require_known(name)
+    loader.start(name)
+    return JsonResponse({"id": name, "object": "model", "status": "loading"}, status_code=202)
+
+
+def describe(registry: Registry, model: LoadedModel) -> dict[str, Any]:
     """What clients may know of a model."""
     card = model.card
     is_filler = card.task.get("name") == "fill-mask"
@@ -38,7 +59,9 @@ def describe(model: LoadedModel) -> dict[str, Any]:
         "wiring": card.wiring,
         "task": card.task,
         "version": card.version,
-        "versions": [card.version],
+        "versions": [other.card.version for other in registry.versions(card.name)],
+        "loading": registry.loading.get(card.name),
+        "failure": registry.failures.get(card.name),
         "limits": card.limits,
         "alphabet": card.vocabulary.alphabet,
         "normalization": card.vocabulary.normalization,

@@ -35,6 +35,7 @@ class ErrorAnswer:
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "Malformed JSON or undecodable text"},
+    401: {"model": ErrorAnswer, "description": "No API key, or an unknown one"},
     404: {"model": ErrorAnswer, "description": "No such model"},
     413: {"model": ErrorAnswer, "description": "Body or answer too large"},
     415: {"model": ErrorAnswer, "description": "A body of a type that the call does not take"},

@@ -118,6 +118,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
                 ("seed", np.uint32(0)),
             ),
             grid=grid,
+            trial={"max_new_tokens": 1},
         ),
     )
 

@@ -38,6 +38,7 @@ class Context:
         Rows whose ``sizes`` fall into one compiled length can share a batch; by default each is as
         long as it is, and with a larger one it joins longer rows.
         """
+        ticket.task = str(model.card.task.get("name", ""))
         ragged = model.engine.programs[program].ragged.name
         bucket = model.engine.programs[program].bucket
         sizes = sizes or [len(row[ragged]) for row in rows]

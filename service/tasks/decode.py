@@ -79,6 +79,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
         card.limits["max_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
     )
     scalars = (("max_new_tokens", np.int32(0)),)
+    trial = {"max_new_tokens": 1}
 
     def full(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
         return model.decode(*arrays)._asdict()
@@ -90,8 +91,17 @@ def programs(card: ModelCard) -> Sequence[Program]:
 
     few = tuple(shape for shape in grid if shape[0] <= 8)
     return (
-        Program(name="decode", function=lean, ragged=ragged, scalars=scalars, grid=grid),
-        Program(name="decode+attention", function=full, ragged=ragged, scalars=scalars, grid=few),
+        Program(
+            name="decode", function=lean, ragged=ragged, scalars=scalars, grid=grid, trial=trial
+        ),
+        Program(
+            name="decode+attention",
+            function=full,
+            ragged=ragged,
+            scalars=scalars,
+            grid=few,
+            trial=trial,
+        ),
     )
 
 

@@ -84,17 +84,26 @@ def fake_model(card: ModelCard, answer: Callable[[Sequence[Row]], Any] = reverse
     return LoadedModel(card, engine)
 
 
-def fake_app(answer: Callable[[Sequence[Row]], Any] = reverse, **settings: Any) -> FastAPI:
+def fake_app(
+    answer: Callable[[Sequence[Row]], Any] = reverse,
+    *,
+    tracer_provider: Any = None,
+    **settings: Any,
+) -> FastAPI:
     """The application with one model, "reversal", that is there at once and made of ``answer``."""
-    app = create_app(Settings(**settings))
+    app = create_app(Settings(**settings), tracer_provider=tracer_provider)
     registry = app.state.context.registry
     model = fake_model(next(card for card in tiny.cards() if card.name == "reversal"), answer)
 
-    def load(root: Path) -> None:
+    def load(root: Path, name: str | None = None) -> None:
         registry._models["reversal"] = model
         registry.is_loaded = True
 
+    async def rehearse() -> None:
+        app.state.lifecycle.is_warm = True
+
     registry.load = load
+    app.state.loader.rehearse = rehearse
     return app
 
 

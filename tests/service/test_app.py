@@ -59,7 +59,7 @@ def blocked_by(gate):
 def test_while_models_load_the_process_lives_and_serves_nothing():
     app = create_app(Settings())
     loading = threading.Event()
-    app.state.context.registry.load = lambda root: loading.wait(PATIENCE_S)
+    app.state.context.registry.load = lambda *_: loading.wait(PATIENCE_S)
     with TestClient(app) as client:
         assert client.get("/livez").status_code == 200
         for path in ("/readyz", "/health", "/v1/models", "/v1/models/reversal"):
@@ -103,7 +103,7 @@ def test_without_any_model_the_service_is_not_ready_and_says_why(kind, tmp_path)
     registry = app.state.context.registry
     if kind == "unreadable":
 
-        def load(root):
+        def load(root, name):
             try:
                 raise PermissionError(root)
             finally:

@@ -364,23 +364,93 @@ def test_is_alive_tells_whether_rows_are_taken():
     assert asyncio.run(main()) == [False, True, False]
 
 
-def test_a_worker_that_dies_says_so_and_leaves_nobody_waiting(monkeypatch, caplog):
+def test_a_worker_that_dies_fails_what_is_queued_and_is_replaced(monkeypatch, caplog):
+    monkeypatch.setattr("service.batcher.RESTART_DELAY_S", 0.05)
     gate = Gate()
 
     async def main():
-        async with occupied(gate) as batcher:
-            queued = submit(batcher, "a", [1])
+        async with occupied(gate, max_rows=5) as batcher:
+            queued = submit(batcher, "a", range(5))
             await asyncio.sleep(0)
+            drop_abandoned = batcher._drop_abandoned
             monkeypatch.setattr(batcher, "_drop_abandoned", lambda: 1 / 0)
             gate.opened.set()
-            with pytest.raises(NotReady):
+            with pytest.raises(NotReady, match="the worker has stopped"):
                 await queued
             assert not batcher.is_alive
+            assert batcher.num_rows == 0
             with pytest.raises(NotReady):
                 await submit(batcher, "a", [2])
+            monkeypatch.setattr(batcher, "_drop_abandoned", drop_abandoned)
+            while not batcher.is_alive:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert batcher.num_restarts == 1
+            return await submit(batcher, "a", range(5))
+
+    assert len(asyncio.run(main())) == 5
+    assert "the worker has died" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_observer_is_told_of_every_batch_even_of_one_that_failed():
+    told = []
+
+    def run(key, rows):
+        if key == "bad":
+            raise ArithmeticError
+        return list(rows)
+
+    gate = Gate(run)
+
+    async def main():
+        batcher = Batcher(gate, lambda key: 4, max_rows=100, observe=told.append)
+        await batcher.start()
+        first = submit(batcher, "held", [0])
+        assert await asyncio.to_thread(gate.entered.wait, PATIENCE_S)
+        waiting = [submit(batcher, "a", range(6)), submit(batcher, "bad", [7])]
+        await asyncio.sleep(0.02)
+        assert batcher.busy_s > 0
+        assert batcher.num_rows == 7
+        gate.opened.set()
+        await asyncio.gather(first, *waiting, return_exceptions=True)
+        assert batcher.busy_s == 0
+        await batcher.stop()
 
     asyncio.run(main())
-    assert "the worker has died" in caplog.text
+    assert [(b.key, list(b.rows), b.results) for b in told] == [
+        ("held", [0], [0]),
+        ("a", [0, 1, 2, 3], [0, 1, 2, 3]),
+        ("a", [4, 5], [4, 5]),
+        ("bad", [7], None),
+    ]
+    assert all(len(batch.waited_s) == 1 for batch in told)
+    assert told[1].waited_s[0] >= 0.02
+    assert all(batch.compute_s > 0 for batch in told)
+
+
+def test_an_observer_that_fails_costs_no_request_its_answer(caplog):
+    async def main():
+        batcher = Batcher(Recorder(), lambda key: 4, max_rows=9, observe=lambda batch: 1 / 0)
+        await batcher.start()
+        answers = [await submit(batcher, "a", [row]) for row in (1, 2)]
+        assert batcher.num_restarts == 0
+        await batcher.stop()
+        return answers
+
+    assert asyncio.run(main()) == [[("a", 1)], [("a", 2)]]
+    assert "could not be counted" in caplog.text
+
+
+def test_a_ticket_notes_when_its_rows_waited_and_were_computed():
+    ticket = Ticket.within(LONG_S)
+
+    async def main():
+        async with running(Recorder()) as batcher:
+            await batcher.submit([("a", row) for row in range(6)], ticket)
+
+    asyncio.run(main())
+    (first, second) = ticket.batches
+    assert first[0] <= first[1] <= first[2] == second[0] <= second[1] <= second[2]
 
 
 def test_an_idle_worker_takes_a_row_without_any_delay_of_its_own():

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +8,14 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.extend.core import jaxprs_in_params
 
 from models.checkpoint import Bundle, ModelCard
 from models.vocabulary import Vocabulary
-from service.engine import Engine, Program, Ragged, Slot, make_grid
+from service.engine import Engine, Program, Ragged, Slot, _cast, _collate, make_grid
 from service.errors import NonFiniteOutput, TooLarge
+from service.tasks import PROGRAMS
+from tests.service import tiny
 
 GRID = make_grid(16, batch_sizes=(2, 4), shortest=4, factor=2, max_tokens=32)
 # Sums over padding differ in the order of additions and in nothing else.
@@ -33,7 +37,7 @@ class Averager(nnx.Module):
         return {"mean": self.scale[...] * mean + shift, "values": values}
 
 
-def make_engine(model=None):
+def make_engine(model=None, dtype="float32"):
     card = ModelCard(
         name="averager",
         version=1,
@@ -50,7 +54,7 @@ def make_engine(model=None):
         scalars=(("shift", np.float32(0)),),
         grid=GRID,
     )
-    return Engine(Bundle(card, model or Averager()), [program])
+    return Engine(Bundle(card, model or Averager()), [program], dtype)
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +130,89 @@ def test_warm_up_compiles_every_shape_of_the_grid_once_and_tells_of_each():
     assert Averager.num_traces - num_traces == len(GRID)
 
 
-def test_nan_in_parameters_is_found_in_every_row():
+def test_a_model_that_gives_nan_does_not_pass_its_warm_up():
     model = Averager()
     model.scale[...] = jnp.array(jnp.nan)
-    engine = make_engine(model)
+    with pytest.raises(NonFiniteOutput, match="average: mean holds NaN or infinity"):
+        make_engine(model).warm_up(lambda shape: None)
+
+
+def test_warm_up_runs_every_shape_full_as_requests_would(monkeypatch):
+    ran = []
+    engine = make_engine()
+    run = engine.run
+
+    def note(name, rows):
+        ran.append((len(rows), len(rows[0]["values"])))
+        return run(name, rows)
+
+    monkeypatch.setattr(engine, "run", note)
     engine.warm_up(lambda shape: None)
-    outcomes = engine.run("average", draw_rows(np.random.default_rng(3), 2, longest=4))
-    assert [type(outcome) for outcome in outcomes] == [NonFiniteOutput, NonFiniteOutput]
-    assert str(outcomes[0]) == "average: mean holds NaN or infinity"
+    assert ran == list(GRID)
+    assert engine.num_shapes == len(GRID)
+
+
+def test_rows_on_trial_take_the_values_that_give_them_something_to_do():
+    seen = []
+
+    def function(model, values, lengths, shift):
+        return {"shift": shift}
+
+    program = replace(make_engine().programs["average"], function=function, trial={"shift": 7})
+    engine = Engine(Bundle(tiny.cards()[0], Averager()), [program])
+    run = engine.run
+    engine.run = lambda name, rows: seen.extend(run(name, rows)) or []
+    engine.warm_up(lambda shape: None)
+    assert {float(result["shift"]) for result in seen} == {7.0}
+
+
+def test_in_half_the_width_parameters_and_rows_are_bfloat16_and_results_float32():
+    seen = []
+
+    class Noting(Averager):
+        def __call__(self, values, lengths, shift):
+            seen.append((self.scale[...].dtype, values.dtype, shift.dtype))
+            return {"mean": self.scale[...] * values.sum(axis=1)}
+
+    engine = make_engine(Noting(), "bfloat16")
+    engine.warm_up(lambda shape: None)
+    narrow, wide = jnp.dtype("bfloat16"), jnp.dtype("float32")
+    assert set(seen) == {(narrow, narrow, wide)}
+    (result,) = engine.run("average", [{"values": np.full(3, 1.01, np.float32), "shift": 0.0}])
+    assert result["mean"].dtype == np.float32
+    # Eight bits of mantissa.
+    np.testing.assert_allclose(result["mean"], 6.06, rtol=2**-7)
+    assert result["mean"] != np.float32(6.06)
+
+
+@pytest.mark.parametrize("wiring", sorted(PROGRAMS))
+def test_every_wiring_computes_in_half_the_width(wiring):
+    card = next(card for card in tiny.cards() if card.wiring == wiring)
+    programs = [replace(p, grid=((1, min(n for _, n in p.grid)),)) for p in PROGRAMS[wiring](card)]
+    engine = Engine(Bundle(card, tiny.model(card)), programs[:1], "bfloat16")
+    # Strict promotion, as the tests have it, refuses what bfloat16 does with literals of float32.
+    with jax.numpy_dtype_promotion("standard"):
+        engine.warm_up(lambda shape: None)
+        function = programs[0].function
+        graph, state = engine._graph, engine._state
+
+        def run(state, *arrays):
+            return function(nnx.merge(graph, state), *arrays)
+
+        arguments = _collate(programs[0], [], *programs[0].grid[0])
+        arguments[0] = _cast(jnp.asarray(arguments[0]), jnp.bfloat16)
+        products = list(equations(jax.make_jaxpr(run)(state, *arguments).jaxpr))
+    assert products
+    assert {v.aval.dtype for e in products for v in e.invars} == {jnp.dtype("bfloat16")}
+
+
+def equations(jaxpr):
+    """Every matrix multiplication of a program, those of its loops included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def test_a_row_that_overflows_does_not_spoil_those_beside_it(engine):

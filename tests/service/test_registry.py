@@ -1,7 +1,9 @@
+import gc
 import json
 import logging
 import os
 import shutil
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -122,6 +124,150 @@ def test_a_damaged_bundle_is_reported_and_takes_no_other_down(copied, damage, ca
         registry.choose(None, "encoder")
     assert registry.choose(None, "decoder").card.name == "causal-lm"
     registry.require_ready()
+
+
+def test_parameters_that_are_not_finite_are_named(copied):
+    card = next(card for card in tiny.cards() if card.name == "masked-lm")
+    model = tiny.model(card)
+    kernel = model.encoder.token_embedding.embedding
+    kernel[...] = kernel[...].at[0, 0].set(np.nan)
+    save_model(copied, card, model)
+    registry = load(copied)
+    assert registry.failures == {
+        "masked-lm": "masked-lm/1: expected finite parameters, got NaN or infinity in "
+        "[encoder.head.kernel"
+    }
+
+
+def test_a_model_whose_first_results_are_not_finite_is_not_served(copied):
+    def infinite(card):
+        (program,) = programs(card)
+        return [replace(program, function=lambda *_: {"x": np.full(1, np.inf, np.float32)})]
+
+    registry = Registry(PROGRAMS | {"decoder": infinite})
+    registry.load(copied)
+    assert registry.failures == {"causal-lm": "lengths: x holds NaN or infinity"}
+
+
+def save_version(root, version, seed=0):
+    card = replace(next(c for c in tiny.cards() if c.name == "reversal"), version=version)
+    return save_model(root, card, tiny.model(card, seed))
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (("reversal",), {"reversal": [3]}),
+        (("reversal/2",), {"reversal": [2]}),
+        (("reversal/3", "reversal/1"), {"reversal": [1, 3]}),
+        (("reversal/1", "masked-lm"), {"masked-lm": [1], "reversal": [1]}),
+    ],
+)
+def test_a_selection_is_served_and_nothing_else(copied, selection, expected):
+    for version in (2, 3):
+        save_version(copied, version)
+    registry = Registry(PROGRAMS, selection=selection)
+    registry.load(copied)
+    assert registry.failures == {}
+    found = {n: [m.card.version for m in registry.versions(n)] for n in registry.models}
+    assert found == expected
+    highest = max(expected["reversal"])
+    assert registry.find("reversal").card.version == highest
+    for version in expected["reversal"]:
+        assert registry.find("reversal", version).card.version == version
+    with pytest.raises(ModelNotFound, match=r"version: expected one of the versions \[.+\], got 9"):
+        registry.find("reversal", 9)
+
+
+def test_a_selected_bundle_that_is_not_there_is_a_failure_that_says_so(copied):
+    registry = Registry(PROGRAMS, selection=("reversal/7", "masked-lm"))
+    registry.load(copied)
+    assert list(registry.models) == ["masked-lm"]
+    assert registry.failures["reversal"].startswith("reversal/7: expected a readable model.json")
+
+
+def test_loading_again_serves_the_new_version_and_frees_the_old_one(copied, caplog):
+    caplog.set_level("INFO")
+    registry = load(copied)
+    kept, old = registry.find("masked-lm"), registry.find("reversal")
+    watched = weakref.ref(old.engine)
+    save_version(copied, 2)
+    registry.load(copied)
+    assert registry.find("reversal").card.version == 2
+    assert registry.find("masked-lm") is kept
+    # Whoever has found the old version can still work with it.
+    (result,) = old.engine.run("lengths", [{"tokens": np.zeros(3, np.int32)}])
+    assert result["lengths"] == 3
+    assert "reversal/1 is replaced" not in caplog.text
+    del old
+    gc.collect()
+    assert watched() is None
+    assert "reversal/1 is replaced and has answered its last request" in caplog.text
+
+
+def test_only_the_model_that_is_named_is_loaded_again(copied):
+    registry = load(copied)
+    other = next(card for card in tiny.cards() if card.name == "masked-lm")
+    save_model(copied, replace(other, version=2), tiny.model(other))
+    save_version(copied, 2)
+    registry.load(copied, "reversal")
+    assert registry.find("reversal").card.version == 2
+    assert registry.find("masked-lm").card.version == 1
+
+
+def test_a_version_that_was_overwritten_is_loaded_anew(copied):
+    registry = load(copied)
+    old = registry.find("reversal")
+    registry.load(copied)
+    assert registry.find("reversal") is old
+    save_version(copied, 1, seed=1)
+    registry.load(copied)
+    assert registry.find("reversal") is not old
+
+
+def test_a_bad_bundle_leaves_the_old_version_serving_and_says_why_until_it_is_mended(copied):
+    registry = load(copied)
+    old = registry.find("reversal")
+    flip_bytes(save_version(copied, 2))
+    registry.load(copied)
+    assert registry.find("reversal") is old
+    assert registry.choose(None, "encoder-decoder") is old
+    assert registry.failures["reversal"].startswith("reversal/2: ")
+    save_version(copied, 2)
+    registry.load(copied)
+    assert registry.find("reversal").card.version == 2
+    assert registry.failures == {}
+
+
+def test_how_far_loading_is_can_be_seen(copied, caplog):
+    caplog.set_level("INFO")
+    seen = []
+
+    def telling(card):
+        (program,) = programs(card)
+
+        def function(model, tokens, lengths):
+            seen.append(dict(registry.loading))
+            with pytest.raises(NotReady, match=r"models are still loading; .*: 0 of 1 shapes"):
+                registry.require_ready()
+            return {"lengths": lengths}
+
+        return [replace(program, function=function)]
+
+    registry = Registry(dict.fromkeys(PROGRAMS, telling))
+    registry.load(copied)
+    assert registry.failures == {}
+    assert seen == [{name: "0 of 1 shapes compiled"} for name in sorted(registry.models)]
+    assert registry.loading == {}
+    assert "loading reversal/1: 0 of 1 shapes compiled, next lengths 1x12" in caplog.text
+    assert "compiled reversal/1: 1 shapes in" in caplog.text
+
+
+def test_a_device_that_is_missing_keeps_models_from_being_served(copied):
+    registry = Registry(PROGRAMS, device="tpu")
+    registry.load(copied)
+    assert registry.models == {}
+    assert "device: expected a tpu, found only cpu" in registry.failures["reversal"]
 
 
 def test_an_older_version_does_not_stand_in_for_a_damaged_one(copied):

@@ -1,20 +1,36 @@
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
-from service import __main__
-from service.settings import Settings
+from service import __main__, compilation, device, logs, server, tracing
+from service.device import find_device
+from service.settings import SECRETS, Settings, load_settings
 
 # Another value than the default for every setting, as it is written in a variable or a flag.
 OTHER: dict[str, Any] = {
     "host": "0.0.0.0",
     "port": 8001,
     "checkpoints": Path("/elsewhere"),
+    "models": ("reversal", "masked-lm/1"),
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "compilation_cache": "/kept",
+    "api_keys": ("one-key", "another"),
+    "api_keys_file": Path("/keys"),
+    "protected": ("metrics", "docs"),
+    "cors_origins": ("https://one.example", "https://two.example"),
+    "root_path": "/triwire",
+    "log_format": "json",
+    "log_level": "warning",
+    "tracing": True,
+    "shutdown_grace_s": 2.5,
+    "drain_timeout_s": 3.5,
+    "max_concurrent_requests": 1008,
     "max_body_bytes": 1001,
     "max_inputs": 1002,
     "max_text_len": 1003,
@@ -33,11 +49,26 @@ def _plain_environment(monkeypatch):
             monkeypatch.delenv(name)
 
 
+def written(value):
+    """A value as variables and flags have it."""
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
 @pytest.fixture
 def served(monkeypatch, checkpoints):
-    """What ``main`` hands to uvicorn, which does not run."""
+    """The settings that ``main`` serves with; nothing runs, JAX and the log stay as they are."""
     calls = []
-    monkeypatch.setattr(uvicorn, "run", lambda app, **options: calls.append((app, options)))
+
+    class Quiet(server.Server):
+        def run(self, sockets=None):
+            calls.append(self._settings)
+            self.started = True
+
+    monkeypatch.setattr(__main__, "Server", Quiet)
+    monkeypatch.setattr(compilation, "enable_cache", lambda where: None)
+    monkeypatch.setattr(device, "reserve", find_device)
+    monkeypatch.setattr(logs, "set_up", lambda *_: None)
+    monkeypatch.setattr(tracing, "exporting", lambda: None)
     monkeypatch.setenv("TRIWIRE_CHECKPOINTS", str(checkpoints))
     return calls
 
@@ -49,27 +80,114 @@ def test_every_setting_is_listed_here_with_another_value():
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_setting_is_read_from_its_variable(name, monkeypatch):
-    monkeypatch.setenv(f"TRIWIRE_{name.upper()}", str(OTHER[name]))
+    monkeypatch.setenv(f"TRIWIRE_{name.upper()}", written(OTHER[name]))
     assert Settings() == Settings(**{name: OTHER[name]})
-    assert getattr(Settings(), name) == OTHER[name]
+    assert plain(getattr(Settings(), name)) == OTHER[name]
+
+
+def plain(value):
+    """A setting with its secrets told."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_setting_is_read_from_its_flag_which_wins_over_its_variable(
-    name, monkeypatch, served, checkpoints
+@pytest.mark.parametrize("kind", ["toml", "env"])
+def test_a_setting_is_read_from_a_file_over_which_its_variable_wins(
+    name, kind, monkeypatch, tmp_path
 ):
-    if name != "checkpoints":
-        monkeypatch.setenv(f"TRIWIRE_{name.upper()}", str(getattr(Settings(), name)))
-    value = checkpoints if name == "checkpoints" else OTHER[name]
-    assert __main__.main(["--" + name.replace("_", "-"), str(value)]) == 0
-    ((app, options),) = served
-    settings = app.state.context.settings
+    file = tmp_path / f"settings.{kind}"
+    value = OTHER[name]
+    if kind == "toml":
+        value = str(value) if isinstance(value, Path) else value
+        file.write_text(f"{name} = {json.dumps(value)}\n")
+    else:
+        file.write_text(f"# what is served\nTRIWIRE_{name.upper()}={written(value)}\n")
+    loaded = load_settings(file)
+    assert plain(getattr(loaded, name)) == OTHER[name]
+    assert loaded == Settings(**{name: OTHER[name]})
+    default = Settings.model_fields[name].default
+    if default is not None:
+        monkeypatch.setenv(f"TRIWIRE_{name.upper()}", written(default))
+        assert getattr(load_settings(file), name) == default
+    assert plain(getattr(load_settings(file, **{name: OTHER[name]}), name)) == OTHER[name]
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_the_file_is_named_by_a_flag_or_a_variable(how, monkeypatch, served, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text("max_inputs = 7\n")
+    if how == "variable":
+        monkeypatch.setenv("TRIWIRE_CONFIG", str(file))
+    assert __main__.main(["--config", str(file)] if how == "flag" else []) == 0
+    assert served[0].max_inputs == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.toml", "prot = 8000", "expected names of settings, got 'prot'"),
+        ("x.toml", "port = ", "Invalid value"),
+        ("x.env", "TRIWIRE_PROT=8000", "expected names of settings, got 'prot'"),
+        ("x.env", "PORT=8000", "expected names that start with TRIWIRE_, got 'PORT'"),
+        ("x.toml", None, "No such file"),
+        ("x.env", None, "No such file"),
+        ("x.toml", "port = 99999999", "port: Input should be less than or equal to 65535"),
+        ("x.toml", "api_keys = 5", "api_keys: "),
+    ],
+)
+def test_a_wrong_file_is_named_with_status_2(name, content, message, served, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    assert __main__.main(["--config", str(tmp_path / name)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert served == []
+
+
+def test_keys_are_no_flag_and_are_never_told(monkeypatch, served, capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["--api-keys", "secret-key"])
+    monkeypatch.setenv("TRIWIRE_API_KEYS", "secret-key,other")
+    assert "secret-key" not in repr(Settings())
+    capsys.readouterr()
+    monkeypatch.setenv("TRIWIRE_PORT", "wrong")
+    assert __main__.main([]) == 2
+    assert "secret-key" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "", "# nothing\n\n"])
+def test_a_file_of_keys_without_keys_is_named_with_status_1(content, served, tmp_path, capsys):
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content)
+    assert __main__.main(["--api-keys-file", str(file)]) == 1
+    assert capsys.readouterr().err.startswith("error: api_keys_file: expected a")
+    assert served == []
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("a-key\n")
+    return file
+
+
+@pytest.mark.parametrize("name", OTHER.keys() - SECRETS)
+def test_a_setting_is_read_from_its_flag_which_wins_over_its_variable(
+    name, monkeypatch, served, checkpoints, key_file
+):
+    if name not in ("checkpoints", "api_keys_file"):
+        monkeypatch.setenv(f"TRIWIRE_{name.upper()}", written(getattr(Settings(), name)))
+    value = {"checkpoints": checkpoints, "api_keys_file": key_file}.get(name, OTHER[name])
+    assert __main__.main(["--" + name.replace("_", "-"), written(value)]) == 0
+    (settings,) = served
     assert getattr(settings, name) == value
-    assert (options["host"], options["port"]) == (settings.host, settings.port)
-    assert options["workers"] == 1
 
 
-@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("name", OTHER.keys() - SECRETS)
 def test_every_setting_is_described_in_the_help(name, capsys):
     with pytest.raises(SystemExit) as caught:
         __main__.main(["--help"])
@@ -86,6 +204,20 @@ def test_every_setting_is_described_in_the_help(name, capsys):
         ("port", "65536"),
         ("port", "http"),
         ("port", ""),
+        ("models", "a/b/c"),
+        ("models", "reversal/one"),
+        ("device", "cuda"),
+        ("dtype", "float16"),
+        ("compilation_cache", ""),
+        ("protected", "keys"),
+        ("root_path", "triwire"),
+        ("root_path", "/triwire/"),
+        ("log_format", "xml"),
+        ("log_level", "loud"),
+        ("tracing", "perhaps"),
+        ("shutdown_grace_s", "-1"),
+        ("drain_timeout_s", "inf"),
+        ("max_concurrent_requests", "0"),
         ("max_body_bytes", "0"),
         ("max_body_bytes", "1.5"),
         ("max_inputs", "0"),
@@ -143,6 +275,32 @@ def test_a_directory_without_models_is_named_with_status_1_and_nothing_is_served
     assert served == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--device", "tpu"], "device: expected a tpu, found only cpu"),
+        (["--models", "nothing"], "models: expected models of ['causal-lm', "),
+        (["--models", "reversal,reversal/7"], "got 'reversal/7'"),
+        (["--models", "nothing/1"], "got 'nothing/1'"),
+    ],
+)
+def test_what_is_not_there_is_named_with_status_1_and_nothing_is_served(
+    flags, message, served, capsys
+):
+    assert __main__.main(flags) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert served == []
+
+
+def test_the_process_keeps_what_it_compiles_where_the_setting_says(served, monkeypatch):
+    told = []
+    monkeypatch.setattr(compilation, "enable_cache", told.append)
+    assert __main__.main(["--compilation-cache", "/kept"]) == 0
+    assert told == ["/kept"]
+
+
 def test_settings_do_not_change_once_they_are_made():
     with pytest.raises(ValidationError):
         Settings().port = 1
@@ -151,4 +309,4 @@ def test_settings_do_not_change_once_they_are_made():
 def test_the_module_can_be_run(served, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["service", "--port", "0"])
     assert __main__.main() == 0
-    assert served[0][1]["port"] == 0
+    assert served[0].port == 0

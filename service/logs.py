@@ -1,0 +1,103 @@
+"""The log: lines to read on a terminal, JSON for machines, and the request that each belongs to."""
+
+import contextlib
+import contextvars
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from service.errors import excerpt
+
+AUTO = "auto"
+LogFormat = Literal["auto", "json", "text"]
+
+_request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def within_request(request_id: str) -> Iterator[None]:
+    """Whatever is logged inside belongs to that request."""
+    token = _request_id.set(request_id)
+    try:
+        yield
+    finally:
+        _request_id.reset(token)
+
+
+def set_up(log_format: LogFormat, level: str, stream: Any = None) -> None:
+    """Writes the log of this process to ``stream``, by default the standard error.
+
+    In "auto" it is for reading where the stream is a terminal, and otherwise JSON.
+    """
+    stream = sys.stderr if stream is None else stream
+    if log_format == AUTO:
+        log_format = "text" if stream.isatty() else "json"
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # They tell of their own insides at the level that is meant for what we do.
+    for library in ("absl", "jax"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+
+
+class JsonFormatter(logging.Formatter):
+    """An object on a line: time in UTC, level, logger, message, request id, and more fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        content: dict[str, Any] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (request_id := _request_id.get()) is not None:
+            content["request_id"] = request_id
+        content |= getattr(record, "fields", {})
+        if record.exc_info:
+            content["exception"] = self.formatException(record.exc_info)
+        return json.dumps(content, ensure_ascii=False, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """A line to read, with the request id at its end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """The line, without the exception that may follow it."""
+        line = super().formatMessage(record)
+        request_id = _request_id.get()
+        return f"{line} [{request_id}]" if request_id else line
+
+
+def log_exchange(exchange: Any) -> None:
+    """Logs a request and its answer, and nothing of what was in them."""
+    total_s, ticket = exchange.ended - exchange.started, exchange.ticket
+    logger.log(
+        logging.DEBUG if exchange.is_rehearsal else logging.INFO,
+        "%s %s %d %.1f ms",
+        exchange.method,
+        # A path can hold line breaks, and must not forge a line of the log.
+        excerpt(exchange.target, 100),
+        exchange.status,
+        1000 * total_s,
+        extra={
+            "fields": {
+                "method": exchange.method,
+                "path": exchange.path,
+                "status": exchange.status,
+                "task": ticket.task,
+                "total_ms": round(1000 * total_s, 3),
+                "queue_ms": round(1000 * ticket.queue_s, 3),
+                "compute_ms": round(1000 * ticket.compute_s, 3),
+            }
+        },
+    )

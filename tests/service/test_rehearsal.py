@@ -1,0 +1,57 @@
+import asyncio
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, ConfigDict
+
+from service.rehearsal import examples, rehearse
+
+
+class Asked(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "a"}, {"text": "b"}]})
+    text: str
+    model: str | None = None
+
+
+def application(seen):
+    app = FastAPI()
+
+    @app.post("/try")
+    async def post_try(asked: Asked):
+        seen.append((asked.text, asked.model))
+        if asked.model == "unfit":
+            raise HTTPException(422)
+
+    @app.post("/no-body")
+    async def post_no_body():
+        seen.append("no body")
+
+    @app.get("/read")
+    async def get_read():
+        seen.append("read")
+
+    return app
+
+
+def test_every_example_is_sent_to_every_model_and_nothing_else_is_called(caplog):
+    caplog.set_level("INFO")
+    seen = []
+    asyncio.run(rehearse(application(seen), ["fit", "unfit"]))
+    assert seen == [("a", "fit"), ("a", "unfit"), ("b", "fit"), ("b", "unfit")]
+    assert "rehearsed 2 requests" in caplog.text
+
+
+def test_every_inference_call_of_the_service_has_an_example_to_rehearse(client):
+    openapi = client.get("/openapi.json").json()
+    calls = {
+        path
+        for path, methods in openapi["paths"].items()
+        if "requestBody" in methods.get("post", {})
+    }
+    assert {path for path, _ in examples(openapi)} == calls
+
+
+def test_the_service_is_ready_only_once_it_has_rehearsed(client):
+    """The shared application became ready by itself; every example was answered by some model."""
+    assert client.app.state.lifecycle.is_warm
+    for path, example in examples(client.app.openapi()):
+        assert client.post(path, json=example).status_code == 200
