@@ -15,6 +15,7 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from service import answers, tracing
 from service.batcher import Batcher
 from service.compilation import CompilationCounter
+from service.engine import Grid
 from service.envelope import Envelope
 from service.errors import TriwireError
 from service.gate import Gate
@@ -41,7 +42,11 @@ def create_app(settings: Settings, *, tracer_provider: Any = None) -> FastAPI:
     """
     metrics = Metrics(CollectorRegistry())
     registry = Registry(
-        PROGRAMS, selection=settings.models, device=settings.device, dtype=settings.dtype
+        PROGRAMS,
+        selection=settings.models,
+        device=settings.device,
+        dtype=settings.dtype,
+        grids={name: Grid(**grid.model_dump()) for name, grid in settings.grids.items()},
     )
     batcher = Batcher(
         lambda slot, rows: slot.run(rows),

@@ -6,7 +6,7 @@ is ever compiled for one. Parameters may be kept in half the width; results are 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -73,6 +73,33 @@ class Program:
         """
         length = self.bucket(longest)
         return min(size for size in self.batch_sizes(length) if size >= num_rows), length
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """Shapes to compile instead of a program's own; what is None stays as the program has it.
+
+    ``lengths`` are those below the longest, which is always there; for every length there is a
+    batch of 1, and those of ``batch_sizes`` that hold no more than ``max_tokens`` tokens.
+    """
+
+    batch_sizes: tuple[int, ...] | None = None
+    lengths: tuple[int, ...] | None = None
+    max_tokens: int = 4096
+
+    def apply(self, program: Program) -> Program:
+        """``program`` over these shapes."""
+        own_sizes, own_lengths = map(set, zip(*program.grid, strict=True))
+        longest = max(own_lengths)
+        lengths = own_lengths if self.lengths is None else {*self.lengths, longest}
+        sizes = own_sizes if self.batch_sizes is None else {1, *self.batch_sizes}
+        shapes = tuple(
+            (batch, length)
+            for length in sorted(lengths)
+            for batch in sorted(sizes)
+            if length <= longest and (batch == 1 or batch * length <= self.max_tokens)
+        )
+        return replace(program, grid=shapes)
 
 
 class Engine:

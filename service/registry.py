@@ -27,7 +27,7 @@ from models.checkpoint import (
 )
 from service import compilation
 from service.device import find_device
-from service.engine import Engine, Program
+from service.engine import Engine, Grid, Program
 from service.errors import InvalidInput, ModelNotFound, NotReady, excerpt
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,9 @@ class Registry:
     """The loaded models by name; ``programs`` says what the engine compiles for each wiring.
 
     ``selection`` names what is served, as NAME (its highest version) or NAME/VERSION; without one,
-    that is the highest version of every name. ``failures`` says of every model that could not be
-    loaded why, ``loading`` how far those are that are under way.
+    that is the highest version of every name. ``grids`` are the shapes of programs that are to have
+    other ones than their own, by the name of the program. ``failures`` says of every model that
+    could not be loaded why, ``loading`` how far those are that are under way.
     """
 
     def __init__(
@@ -67,8 +68,11 @@ class Registry:
         selection: Sequence[str] = (),
         device: str = "auto",
         dtype: str = "float32",
+        grids: Mapping[str, Grid] | None = None,
     ) -> None:
         self._programs = programs
+        self._grids = grids or {}
+        self._known: set[str] = set()
         self._selection = selection
         self._device = device
         self._dtype = dtype
@@ -93,8 +97,18 @@ class Registry:
                 for wanted, paths in sorted(self._plan(root).items()):
                     if name in (None, wanted) and not self._stopping.is_set():
                         self._load(root, wanted, paths)
+            if not self._stopping.is_set():
+                self._tell_of_unknown_grids()
         finally:
             self.is_loaded = True
+
+    def _tell_of_unknown_grids(self) -> None:
+        for name in sorted(self._grids.keys() - self._known):
+            logger.warning(
+                "grids: expected names of programs (%s), got %s",
+                ", ".join(sorted(self._known)),
+                excerpt(name),
+            )
 
     def stop(self) -> None:
         """Ends loading before the next shape is compiled; whoever stops need not wait for all."""
@@ -161,7 +175,13 @@ class Registry:
         if found != expected:
             raise CheckpointError(f"{path}: expected the model {expected}, got {found}")
         _require_finite(bundle, path)
-        engine = Engine(bundle, self._programs[bundle.card.wiring](bundle.card), self._dtype)
+        programs = self._programs[bundle.card.wiring](bundle.card)
+        self._known |= {program.name for program in programs}
+        chosen = [
+            self._grids[program.name].apply(program) if program.name in self._grids else program
+            for program in programs
+        ]
+        engine = Engine(bundle, chosen, self._dtype)
         started = time.monotonic()
         engine.warm_up(_Progress(self, name, expected, engine.num_shapes))
         logger.info(

@@ -1,12 +1,21 @@
 """What can be set: by flags, by ``TRIWIRE_*`` variables, or in a file, in that order."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SecretStr,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -28,6 +37,16 @@ def _split(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+def _parse_json(value: Any) -> Any:
+    """What JSON in a variable or a flag says; files can hold the objects themselves."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected JSON: {error}") from None
+
+
 def _require_selection(value: str) -> str:
     if not re.fullmatch("[^/]+(/[0-9]+)?", value):
         raise ValueError("expected NAME or NAME/VERSION")
@@ -42,6 +61,16 @@ def _require_prefix(value: str) -> str:
 
 Selected = Annotated[str, AfterValidator(_require_selection)]
 Listed = (NoDecode, BeforeValidator(_split))
+
+
+class GridSetting(BaseModel):
+    """The shapes of a program; what is left out is as the program has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    batch_sizes: tuple[PositiveInt, ...] | None = None
+    lengths: tuple[PositiveInt, ...] | None = None
+    max_tokens: PositiveInt = 4096
 
 
 class Settings(BaseSettings):
@@ -70,6 +99,12 @@ class Settings(BaseSettings):
         default="float32",
         description="What models compute in: float32, or bfloat16 with half the memory and about "
         "three digits.",
+    )
+    grids: Annotated[dict[str, GridSetting], NoDecode, BeforeValidator(_parse_json)] = Field(
+        default={},
+        description="Shapes to compile for programs, by name, as JSON: "
+        '{"fill-mask": {"batch_sizes": [8, 64], "lengths": [16], "max_tokens": 8192}}. Beside '
+        "these there is always a batch of 1, and the longest length that the model takes.",
     )
     compilation_cache: str = Field(
         default="auto",

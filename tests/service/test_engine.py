@@ -12,7 +12,7 @@ from jax.extend.core import jaxprs_in_params
 
 from models.checkpoint import Bundle, ModelCard
 from models.vocabulary import Vocabulary
-from service.engine import Engine, Program, Ragged, Slot, _cast, _collate, make_grid
+from service.engine import Engine, Grid, Program, Ragged, Slot, _cast, _collate, make_grid
 from service.errors import NonFiniteOutput, TooLarge
 from service.tasks import PROGRAMS
 from tests.service import tiny
@@ -238,6 +238,21 @@ def test_a_slot_takes_as_many_rows_as_the_largest_batch_of_its_length(engine):
     for slot in slots:
         rows = draw_rows(np.random.default_rng(4), slot.capacity(), longest=slot.bucket)
         assert len(slot.run(rows)) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("grid", "shapes"),
+    [
+        (Grid(), [(1, 4), (2, 4), (4, 4), (1, 8), (2, 8), (4, 8), (1, 16), (2, 16), (4, 16)]),
+        (Grid(max_tokens=16), [(1, 4), (2, 4), (4, 4), (1, 8), (2, 8), (1, 16)]),
+        (Grid(batch_sizes=(3,), lengths=()), [(1, 16), (3, 16)]),
+        (Grid(batch_sizes=(), lengths=(5, 40)), [(1, 5), (1, 16)]),
+    ],
+)
+def test_a_program_takes_the_shapes_that_are_chosen_for_it(grid, shapes):
+    program = make_engine().programs["average"]
+    assert list(grid.apply(program).grid) == shapes
+    assert program.grid == GRID
 
 
 @given(

@@ -1,7 +1,7 @@
 import pytest
 
 from service import errors
-from service.app import TABLE
+from service.answers import TABLE
 from service.errors import InvalidInput, TriwireError, excerpt
 
 

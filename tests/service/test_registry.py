@@ -13,7 +13,7 @@ from flax import nnx
 from models.checkpoint import Bundle, find_bundles, save_model
 from models.wirings import WIRINGS
 from service import tasks
-from service.engine import Engine, Program, Ragged
+from service.engine import Engine, Grid, Program, Ragged
 from service.errors import InvalidInput, ModelNotFound, NotReady
 from service.registry import LoadedModel, Registry
 from tests.service import tiny
@@ -261,6 +261,14 @@ def test_how_far_loading_is_can_be_seen(copied, caplog):
     assert registry.loading == {}
     assert "loading reversal/1: 0 of 1 shapes compiled, next lengths 1x12" in caplog.text
     assert "compiled reversal/1: 1 shapes in" in caplog.text
+
+
+def test_a_program_is_compiled_over_the_shapes_that_are_set_for_it(copied, caplog):
+    grids = {"lengths": Grid(batch_sizes=(2,)), "nothing": Grid()}
+    registry = Registry(PROGRAMS, grids=grids)
+    registry.load(copied)
+    assert registry.find("reversal").engine.programs["lengths"].grid == ((1, 12), (2, 12))
+    assert "grids: expected names of programs (lengths), got 'nothing'" in caplog.text
 
 
 def test_a_device_that_is_missing_keeps_models_from_being_served(copied):

@@ -9,8 +9,9 @@ from pydantic import SecretStr, ValidationError
 
 from service import __main__, compilation, device, logs, server, tracing
 from service.device import find_device
-from service.settings import SECRETS, Settings, load_settings
+from service.settings import SECRETS, GridSetting, Settings, load_settings
 
+GRIDS_IN_TOML = "[grids.decode]\nbatch_sizes = [4, 16]\nmax_tokens = 512\n"
 # Another value than the default for every setting, as it is written in a variable or a flag.
 OTHER: dict[str, Any] = {
     "host": "0.0.0.0",
@@ -19,6 +20,7 @@ OTHER: dict[str, Any] = {
     "models": ("reversal", "masked-lm/1"),
     "device": "cpu",
     "dtype": "bfloat16",
+    "grids": {"decode": GridSetting(batch_sizes=(4, 16), max_tokens=512)},
     "compilation_cache": "/kept",
     "api_keys": ("one-key", "another"),
     "api_keys_file": Path("/keys"),
@@ -51,6 +53,10 @@ def _plain_environment(monkeypatch):
 
 def written(value):
     """A value as variables and flags have it."""
+    if isinstance(value, dict):
+        return json.dumps(
+            {name: grid.model_dump(exclude_unset=True) for name, grid in value.items()}
+        )
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -101,7 +107,8 @@ def test_a_setting_is_read_from_a_file_over_which_its_variable_wins(
     value = OTHER[name]
     if kind == "toml":
         value = str(value) if isinstance(value, Path) else value
-        file.write_text(f"{name} = {json.dumps(value)}\n")
+        line = f"{name} = {json.dumps(value)}\n" if not isinstance(value, dict) else GRIDS_IN_TOML
+        file.write_text(line)
     else:
         file.write_text(f"# what is served\nTRIWIRE_{name.upper()}={written(value)}\n")
     loaded = load_settings(file)
@@ -208,6 +215,7 @@ def test_every_setting_is_described_in_the_help(name, capsys):
         ("models", "reversal/one"),
         ("device", "cuda"),
         ("dtype", "float16"),
+        ("grids", "decode"),
         ("compilation_cache", ""),
         ("protected", "keys"),
         ("root_path", "triwire"),
