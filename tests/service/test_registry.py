@@ -135,7 +135,7 @@ def test_parameters_that_are_not_finite_are_named(copied):
     registry = load(copied)
     assert registry.failures == {
         "masked-lm": "masked-lm/1: expected finite parameters, got NaN or infinity in "
-        "[encoder.head.kernel"
+        "encoder.token_embedding.embedding"
     }
 
 
