@@ -104,13 +104,14 @@ def create_app(settings: Settings, *, tracer_provider: Any = None) -> FastAPI:
     # What is added last is outermost: whatever is answered inside, it is put into the envelope.
     app.add_middleware(Gate, keys=keys, lifecycle=lifecycle)
     app.add_middleware(ServerErrorMiddleware, handler=answers.on_fault)
-    app.add_middleware(
-        CORSMiddleware,
-        allow_origins=settings.cors_origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
-        expose_headers=["X-Request-Id", "Server-Timing", "Retry-After"],
-    )
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
+            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After"],
+        )
     app.add_middleware(
         Envelope,
         lifecycle=lifecycle,

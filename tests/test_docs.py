@@ -31,6 +31,8 @@ def address():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    # Nothing is left in the home of whoever runs the tests.
+    environment |= {"TRIWIRE_COMPILATION_CACHE": "off", "TRIWIRE_SHUTDOWN_GRACE_S": "0"}
     server = subprocess.Popen(
         [sys.executable, "-m", "service", "--port", str(port)], cwd=ROOT, env=environment
     )

@@ -100,6 +100,7 @@ def test_a_page_of_an_origin_that_is_allowed_can_call_and_read_what_it_needs():
         before = client.options("/v1/decode", headers=asked)
         assert before.status_code == 200
         assert before.headers["access-control-allow-origin"] == origin
+        assert "x-request-id" in before.headers["access-control-allow-headers"].lower()
         assert "x-request-id" in before.headers
         for headers in (KEY, {}):
             answer = post(client, headers | {"Origin": origin})
@@ -111,9 +112,13 @@ def test_a_page_of_an_origin_that_is_allowed_can_call_and_read_what_it_needs():
         assert "access-control-allow-origin" not in other.headers
 
 
-def test_by_default_no_page_of_another_origin_can_call(client):
-    answer = client.get("/v1/models", headers={"Origin": "https://one.example"})
-    assert "access-control-allow-origin" not in answer.headers
+def test_by_default_no_page_of_another_origin_can_call():
+    origin = {"Origin": "https://one.example"}
+    asked = origin | {"Access-Control-Request-Method": "POST"}
+    with serving(fake_app()) as client:
+        answer = client.get("/v1/models", headers=origin)
+        assert "access-control-allow-origin" not in answer.headers
+        assert client.options("/v1/decode", headers=asked).status_code == 405
 
 
 def test_more_requests_than_may_be_under_way_are_refused_while_probes_are_answered(gate, threads):
