@@ -155,23 +155,39 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
         context, model, texts, ticket, attention=bool(choice), evidence=request.evidence
     )
     filled = await fill(context, model, texts, readings, ticket)
-    results = [
-        FillMaskResult(
-            normalized=vocabulary.decode(text.tokens),
-            masks=[
-                _mask_result(index, text, reading, model, shown, evidence=request.evidence)
-                for index in range(len(text.positions))
-            ],
-            filled=joint,
-            attention=_attention(text, reading, choice, vocabulary) if choice else None,
-        )
-        for text, reading, joint in zip(texts, readings, filled, strict=True)
-    ]
+    read = list(zip(texts, readings, filled, strict=True))
+
+    def results() -> list[FillMaskResult]:
+        return [_result(*one, model, shown, choice, evidence=request.evidence) for one in read]
+
     return FillMaskAnswer(
         model=model.card.name,
         version=model.card.version,
-        results=results,
+        # Attention maps are large enough to be cut and encoded in a thread.
+        results=await off_loop(results) if choice else results(),
         usage=FillMaskUsage(sum(text.tokens.size for text in texts)),
+    )
+
+
+def _result(
+    text: MaskedText,
+    reading: Reading,
+    filled: str,
+    model: LoadedModel,
+    shown: tuple[np.ndarray, int],
+    choice: AttentionChoice | None,
+    *,
+    evidence: bool,
+) -> FillMaskResult:
+    vocabulary = model.card.vocabulary
+    return FillMaskResult(
+        normalized=vocabulary.decode(text.tokens),
+        masks=[
+            _mask_result(index, text, reading, model, shown, evidence=evidence)
+            for index in range(len(text.positions))
+        ],
+        filled=filled,
+        attention=_attention(text, reading, choice, vocabulary) if choice else None,
     )
 
 

@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import math
 
 import numpy as np
@@ -149,6 +150,49 @@ def test_targets_choose_candidates_without_renormalising_their_scores(ask):
         (mask,) = ask(PATH, inputs="a<mask>", targets=targets, top_k=2)["results"][0]["masks"]
         best = sorted(targets, key=everything.get, reverse=True)[:2]
         assert [candidate["token"] for candidate in mask["candidates"]] == best
+
+
+@pytest.mark.parametrize("num_targets", [1, 3, 28])
+@pytest.mark.parametrize("top_k", [None, 1, 3, 5, 100])
+def test_there_are_as_many_candidates_as_targets_or_as_top_k_asks_for_if_fewer(
+    ask, num_targets, top_k
+):
+    targets = list(MASKED.symbols[:num_targets])
+    result = ask(PATH, inputs="<mask>a<mask>", targets=targets, top_k=top_k)["results"][0]
+    for mask in result["masks"]:
+        assert len(mask["candidates"]) == min(top_k or num_targets, num_targets)
+
+
+@pytest.mark.parametrize("num_masks", [1, 2, 3])
+@pytest.mark.parametrize("num_texts", [1, 2])
+def test_the_answer_has_one_shape_however_many_texts_and_masks(ask, num_masks, num_texts):
+    """A list of one is answered as a list, and no special token leaks into what is filled."""
+    inputs = ["a<mask>" * num_masks] * num_texts
+    results = ask(PATH, inputs=inputs)["results"]
+    assert len(results) == num_texts
+    for result in results:
+        assert [mask["index"] for mask in result["masks"]] == list(range(num_masks))
+        assert [list(mask) for mask in result["masks"]] == [list(result["masks"][0])] * num_masks
+        assert len(result["filled"]) == 2 * num_masks
+        assert set(result["filled"]) <= set(MASKED.alphabet)
+
+
+def test_more_attention_than_an_answer_may_hold_is_refused_with_a_way_out(client):
+    many = ["ab<mask>"] * 2
+    limit = 2 * 2 * 9 * len(many) - 1
+    context = client.app.state.context
+    settings = context.settings.model_copy(update={"max_attention_values": limit})
+    client.app.state.context = dataclasses.replace(context, settings=settings)
+    try:
+        answer = client.post(PATH, json={"inputs": many, "attention": True})
+        assert answer.status_code == 413
+        error = answer.json()["error"]
+        assert (error["param"], error["code"]) == ("attention", "too_large")
+        assert f"at most {limit} attention weights, got {limit + 1}" in error["message"]
+        for fewer in ({"layers": [1]}, {"heads": "mean"}):
+            assert client.post(PATH, json={"inputs": many, "attention": fewer}).status_code == 200
+    finally:
+        client.app.state.context = context
 
 
 def test_a_long_text_is_read_in_the_window_centred_on_each_mask(ask, predict):
