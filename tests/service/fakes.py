@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.tasks import PROGRAMS
 from tests.service import tiny
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 class Recorder:
