@@ -57,6 +57,16 @@ class NpyRoute(StrictRoute):
         await request.body()
 
 
+class NpyResponse(Response):
+    """Latents as an ``.npy`` file; ``usage`` is for the metrics, as the file cannot hold it."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, summaries: Summaries) -> None:
+        super().__init__(summaries.to_npy())
+        self.usage = summaries.usage
+
+
 npy_router = APIRouter(prefix="/v1", route_class=NpyRoute)
 router = APIRouter(prefix="/v1", route_class=LatentsRoute, responses=ERRORS)
 
@@ -98,7 +108,7 @@ async def _answer(
     request: Request, summaries: Summaries, options: LatentsOptions | LatentsRequest
 ) -> Response:
     if _wants_npy(request):
-        return Response(await run_in_threadpool(summaries.to_npy), media_type=MEDIA_TYPE)
+        return await run_in_threadpool(NpyResponse, summaries)
     return await run_in_threadpool(
         lambda: JsonResponse(summaries.to_answer(options.encoding_format))
     )

@@ -75,6 +75,11 @@ class Summaries:
     inputs: _Inputs
     outputs: list[Result]
 
+    @property
+    def usage(self) -> LatentsUsage:
+        """What was read, in whatever form the answer is."""
+        return LatentsUsage(sum(len(next(iter(row.values()))) for row in self.inputs.rows))
+
     def to_answer(self, encoding: Encoding) -> LatentsAnswer:
         """The answer in JSON."""
         results = [
@@ -85,7 +90,7 @@ class Summaries:
             model=self.model.card.name,
             version=self.model.card.version,
             results=results,
-            usage=LatentsUsage(sum(result.length for result in results)),
+            usage=self.usage,
         )
 
     def to_npy(self) -> bytes:

@@ -1,6 +1,7 @@
 import base64
 import dataclasses
 import io
+import re
 
 import jax
 import numpy as np
@@ -200,6 +201,20 @@ def test_latents_are_answered_as_an_array_where_that_is_accepted(post, ask, acce
         assert array.dtype == np.dtype("<f4")
         assert array.shape == (plain.shape[1:] if is_one else plain.shape)
         np.testing.assert_array_equal(array, plain[0] if is_one else plain)
+
+
+def test_the_metrics_count_what_was_read_of_and_into_arrays(client, post):
+    def counted():
+        found = re.findall(r'^triwire_tokens_total\{.*task="latents".*\} (.*)$', metrics(), re.M)
+        return sum(map(float, found))
+
+    def metrics():
+        return client.get("/metrics").text
+
+    before = counted()
+    post(draw(7, WIDTH), NPY)
+    post(draw(2, 3, WIDTH))
+    assert counted() - before == 7 + 6
 
 
 def test_without_being_asked_for_no_array_is_answered(post):
