@@ -31,7 +31,7 @@ serve: $(VENV)/.serve
 COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-header --no-annotate --quiet
 lock: $(VENV)/.dev
-	$(COMPILE) --extra serve --extra otel --extra train --group dev -o requirements-dev.lock
+	$(COMPILE) --extra serve --extra otel --extra train --extra tensorboard --group dev -o requirements-dev.lock
 	$(COMPILE) --extra serve -c requirements-dev.lock -o requirements-serve.lock
 	$(COMPILE) --extra serve --extra otel -c requirements-dev.lock -o requirements-otel.lock
 	$(COMPILE) --extra train -c requirements-dev.lock -o requirements-train.lock

@@ -4,7 +4,11 @@ Pure numpy. Ids run over ``symbols`` first and ``specials`` last, so that a mode
 symbols alone has one logit per symbol.
 """
 
+import functools
+import itertools
 import re
+import sys
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, SupportsIndex
@@ -15,7 +19,7 @@ UNKNOWN = "<unk>"
 MASK = "<mask>"
 BOS = "<bos>"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-NORMALIZATIONS = ("none", "letters")
+NORMALIZATIONS = ("none", "letters", "nfc")
 
 
 class UnknownSymbolError(ValueError):
@@ -46,9 +50,11 @@ class NormalizedText:
 class Vocabulary:
     """The symbols of a model, one character each, and how raw text becomes a string of them.
 
-    ``normalization`` is "none", or "letters": every run of characters outside A-Z and a-z becomes
-    one space, then lower case (the preprocessing of Dive into Deep Learning for its corpus). With
-    ``has_unknown``, the first symbol is ``<unk>`` and stands for whatever is missing.
+    ``normalization`` is "none"; or "letters": every run of characters outside A-Z and a-z becomes
+    one space, then lower case (the preprocessing of Dive into Deep Learning for its corpus); or
+    "nfc": letters and their marks are composed where Unicode has one character for both, every
+    end of a line is a line feed, and all else stays. With ``has_unknown``, the first symbol is
+    ``<unk>`` and stands for whatever is missing.
 
     Raises:
         ValueError: if a token repeats, a symbol is not one character, or the normalisation is none
@@ -109,6 +115,8 @@ class Vocabulary:
         """``text`` as training would have seen it, with the origin of every character."""
         if self.normalization == "none":
             return NormalizedText(text, tuple(range(len(text))), tuple(range(1, len(text) + 1)))
+        if self.normalization == "nfc":
+            return _compose(text)
         runs = [(found.start(), found.end()) for found in re.finditer("[A-Za-z]|[^A-Za-z]+", text)]
         characters = (text[start:end] for start, end in runs)
         normalized = "".join(c.lower() if c.isascii() and c.isalpha() else " " for c in characters)
@@ -119,6 +127,8 @@ class Vocabulary:
         """The text of ``normalize`` alone, much faster: for whole corpora."""
         if self.normalization == "none":
             return text
+        if self.normalization == "nfc":
+            return unicodedata.normalize("NFC", re.sub("\r\n?", "\n", text))
         return re.sub("[^A-Za-z]+", " ", text).lower()
 
     def encode(self, text: str) -> np.ndarray:
@@ -162,3 +172,46 @@ class Vocabulary:
             raise ValueError(
                 f"vocabulary: expected symbols, specials, normalization: {error!r}"
             ) from error
+
+
+def _compose(text: str) -> NormalizedText:
+    """``text`` in Unicode's composed form (NFC), with line feeds for line ends.
+
+    Characters that compose do so with their neighbours, so a text is composed piece by piece, each
+    from one character that composes with none before it to the next such one.
+    """
+    joining = _joining()
+    inner = [
+        index
+        for index, character in enumerate(text)
+        if character not in joining and text[index - 1 : index + 1] != "\r\n"
+    ]
+    # What comes before the first of them is a piece of its own.
+    edges = sorted({0, *inner, len(text)})
+    composed: list[str] = []
+    spans: list[tuple[int, int]] = []
+    for start, end in itertools.pairwise(edges):
+        piece = re.sub("\r\n?", "\n", text[start:end])
+        result = unicodedata.normalize("NFC", piece)
+        composed.append(result)
+        if len(result) == end - start:
+            spans += [(index, index + 1) for index in range(start, end)]
+        else:
+            spans += [(start, end)] * len(result)
+    starts, ends = zip(*spans, strict=True) if spans else ((), ())
+    return NormalizedText("".join(composed), starts, ends)
+
+
+@functools.cache
+def _joining() -> frozenset[str]:
+    """Every character that may compose with, or change places with, one before it."""
+    joining = set()
+    for character in map(chr, range(sys.maxunicode + 1)):
+        if unicodedata.combining(unicodedata.normalize("NFD", character)[0]):
+            joining.add(character)
+        parts = unicodedata.decomposition(character)
+        if parts and not parts.startswith("<"):
+            # All but the first; Hangul is composed by rule and listed nowhere.
+            joining |= {chr(int(part, 16)) for part in parts.split()[1:]}
+    jamo = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
+    return frozenset(joining.union(map(chr, jamo)))

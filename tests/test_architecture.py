@@ -92,7 +92,7 @@ def test_models_import_only_what_a_network_needs():
 
 @pytest.mark.parametrize(("package", "extra"), [("service", "serve"), ("training", "train")])
 def test_a_package_imports_only_what_its_extra_installs(package, extra):
-    """The image installs the base and ``serve`` alone."""
+    """The image installs the base and ``serve`` alone; training does without ``tensorboard``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     installed = project["dependencies"] + project["optional-dependencies"][extra]
     names = {re.split(r"[<>=!~\[ ]", requirement)[0] for requirement in installed}

@@ -11,6 +11,7 @@ from models.checkpoint import ModelCard, read_card
 
 CARD_NAME = "README.md"
 MAX_LIST = 8
+MAX_ALPHABET = 200
 
 
 def write_model_card(bundle: Path) -> Path:
@@ -32,7 +33,7 @@ def model_card(card: ModelCard, sha256: str, pictures: list[str]) -> str:
         "## Input",
         _table(
             [
-                ("alphabet", f"`{vocabulary.alphabet}` ({len(vocabulary.characters)} characters)"),
+                ("alphabet", _alphabet(vocabulary.characters)),
                 ("normalization", vocabulary.normalization),
                 ("length in tokens", f"{card.limits['min_len']} to {card.limits['max_len']}"),
             ]
@@ -50,6 +51,19 @@ def model_card(card: ModelCard, sha256: str, pictures: list[str]) -> str:
         _table(_flat(card.library_versions)),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _alphabet(characters: tuple[str, ...]) -> str:
+    """The characters as code in a table, those that do not print by their escapes."""
+    shown = "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in characters[:MAX_ALPHABET]
+    )
+    more = len(characters) - MAX_ALPHABET
+    rest = f" and {more} more in model.json" if more > 0 else ""
+    # A longer fence than any run of backticks within.
+    fence = "``" if "`" in shown else "`"
+    return f"{fence}{shown}{fence}{rest} ({len(characters)} characters)"
 
 
 def _table(rows: list[tuple[str, Any]]) -> str:

@@ -94,7 +94,10 @@ class CausalLMRecipe:
 
     def evaluate(self, model: CausalLanguageModel) -> Figures:
         """Accuracy and loss by position on the validation windows."""
-        return book_figures(model, self.windows)
+        return {
+            **window_figures(model, self.windows.validation()),
+            "unigram_entropy": unigram_entropy(self.corpus.tokens),
+        }
 
     def plot(self, model: CausalLanguageModel, figures: Figures, directory: Path) -> None:
         """Draws the loss by position."""
@@ -105,9 +108,8 @@ class CausalLMRecipe:
         )
 
 
-def book_figures(model: CausalLanguageModel, book: TextWindows) -> Figures:
-    """Accuracy and loss by position on the validation windows of the book."""
-    tokens = book.validation()
+def window_figures(model: CausalLanguageModel, tokens: np.ndarray) -> Figures:
+    """Accuracy, loss and loss by position on windows (B, 64)."""
     measure = jitted(model, next_token_losses)
     parts = [
         [np.asarray(part) for part in measure(tokens[first : first + EVALUATION_BATCH])]
@@ -118,7 +120,6 @@ def book_figures(model: CausalLanguageModel, book: TextWindows) -> Figures:
         "accuracy": float(hits.mean()),
         "validation_loss": float(losses.mean()),
         **position_figures(losses.mean(axis=0)),
-        "unigram_entropy": unigram_entropy(book.corpus.tokens),
     }
 
 

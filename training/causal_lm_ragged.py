@@ -4,7 +4,7 @@ The same text, windows and width as the masked encoder for use, so that the two 
 what a model knows from one side against what it knows from two.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ from models.decoder import CausalLanguageModel
 from models.vocabulary import Vocabulary
 from training import causal_lm, plots
 from training.causal_lm import next_token_losses
-from training.context import held_out_windows
-from training.corpus import Corpus
+from training.context import MAX_VALIDATION, held_out_windows
+from training.corpus import Corpus, unigram_entropy
 from training.masked_lm_ragged import RaggedMaskedLMRecipe
 from training.recipe import Figures, Identity, smoothed_losses
 from training.step import Batch, Objective, Optimization, counted, jitted
 from training.text_mixture import TextMixture
-from training.text_windows import BOOK_HELD_OUT, EVALUATION_BATCH, TextWindows, without
+from training.text_windows import BOOK_HELD_OUT, EVALUATION_BATCH, WINDOW, without
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 
@@ -40,6 +40,7 @@ class RaggedCausalLMRecipe:
     vocabulary: Vocabulary
     config: TransformerConfig
     optimization: Optimization
+    name: str = "causal-lm"
     seed: int = 0
     main_share: float = 0.5
     buckets: tuple[int, ...] = (16, 32, 64, 128)
@@ -68,10 +69,39 @@ class RaggedCausalLMRecipe:
             ),
         )
 
+    @classmethod
+    def own(cls, corpus: Corpus, vocabulary: Vocabulary, name: str) -> "RaggedCausalLMRecipe":
+        """Any text: the sizes of the masked recipe for it, in half the steps."""
+        masked = RaggedMaskedLMRecipe.own(corpus, vocabulary, name)
+        return cls(
+            corpus=corpus,
+            others=(),
+            vocabulary=vocabulary,
+            name=name,
+            config=masked.config,
+            optimization=replace(masked.optimization, num_steps=800),
+            steps_per_bucket=masked.steps_per_bucket,
+        )
+
+    @classmethod
+    def own_debug(cls, corpus: Corpus, vocabulary: Vocabulary, name: str) -> "RaggedCausalLMRecipe":
+        """Seconds; learns nothing worth serving."""
+        masked = RaggedMaskedLMRecipe.own_debug(corpus, vocabulary, name)
+        return cls(
+            corpus=corpus,
+            others=(),
+            vocabulary=vocabulary,
+            name=name,
+            config=masked.config,
+            optimization=masked.optimization,
+            buckets=masked.buckets,
+            bucket_weights=masked.bucket_weights,
+        )
+
     def identity(self) -> Identity:
         """What the bundle will say of itself."""
         return Identity(
-            name="causal-lm",
+            name=self.name,
             wiring="decoder",
             config=self.config,
             vocabulary=self.vocabulary,
@@ -79,7 +109,7 @@ class RaggedCausalLMRecipe:
             task={"name": "complete"},
             corpus={
                 **self.corpus.describe(),
-                "beside": [other.describe() for other in self.others],
+                **({"beside": [other.describe() for other in self.others]} if self.others else {}),
             },
         )
 
@@ -115,9 +145,11 @@ class RaggedCausalLMRecipe:
         return {"loss_at_step": smoothed_losses(losses, steps, 200)}
 
     def evaluate(self, model: CausalLanguageModel) -> Figures:
-        """The book's validation windows, and the longest windows of the held-out text."""
+        """Held-out windows as the book has them, and the longest that the model reads."""
+        tokens = held_out_windows(self.corpus, WINDOW, MAX_VALIDATION)
         return {
-            **causal_lm.book_figures(model, TextWindows(self.corpus, self.seed)),
+            **causal_lm.window_figures(model, tokens),
+            "unigram_entropy": unigram_entropy(self.corpus.tokens),
             "longest_windows": longest_windows(model, self.corpus),
         }
 
@@ -126,7 +158,7 @@ class RaggedCausalLMRecipe:
         curve = figures["validation_loss_by_position"]
         entropy = figures["unigram_entropy"]
         plots.loss_by_position(directory / "loss_by_position.png", {"causal": curve}, entropy)
-        masked = masked_loss_by_position(CHECKPOINTS)
+        masked = masked_loss_by_position(CHECKPOINTS, self.corpus)
         if masked:
             plots.loss_by_position(
                 directory / "one_side_against_two.png",
@@ -154,10 +186,12 @@ def longest_windows(model: CausalLanguageModel, corpus: Corpus) -> Figures:
     }
 
 
-def masked_loss_by_position(checkpoints: Path) -> list[float] | None:
-    """What the newest masked encoder has on the same windows; None if there is none."""
+def masked_loss_by_position(checkpoints: Path, corpus: Corpus) -> list[float] | None:
+    """What the newest masked encoder has on the same windows; None if it is of other text."""
     try:
         card, _ = read_card(find_bundle(checkpoints, "masked-lm"))
     except CheckpointError:
+        return None
+    if card.corpus.get("sha256") != corpus.sha256:
         return None
     return card.figures.get("validation_loss_by_position")

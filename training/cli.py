@@ -5,6 +5,8 @@ import dataclasses
 import json
 import logging
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,20 +14,22 @@ from typing import Any
 
 import jax
 
-from models.checkpoint import CheckpointError, find_bundle, load_model, read_card
+from models.checkpoint import CheckpointError, ModelCard, find_bundle, load_model, read_card
 from models.perceiver import PerceiverConfig
 from models.vocabulary import Vocabulary
 from training import causal_lm, masked_lm, perceiver, plots, reversal
 from training.causal_lm_ragged import RaggedCausalLMRecipe
-from training.corpus import CorpusError, load_corpus
+from training.corpus import CorpusError, is_book, load_corpus
 from training.cost_curve import measure_cost
 from training.devices import DevicesError, join_processes, split_cpu
 from training.loop import Interrupted, RunOptions, TrainingError, show, train
 from training.masked_lm_ragged import RaggedMaskedLMRecipe
+from training.own_text import BUILD
 from training.public_text import load_public_text
 from training.recipe import Recipe
 from training.run_directory import RunError
 from training.step import Optimization
+from training.text_recipes import OWN_PRESETS, TEXT_RECIPES, recipe_for_text, recipe_to_evaluate
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 COST_LENGTHS = (1024, 2048, 4096, 8192)
@@ -48,12 +52,16 @@ class Entry:
         """Those that the recipe has, the one first that a command takes if none is named."""
         return tuple(OUT) if self.ragged else ("book", "debug")
 
-    def build(self, preset: str, corpus: Path | None, *, to_train: bool = True) -> Recipe:
+    def build(self, preset: str, corpus: Sequence[Path] | None, *, to_train: bool = True) -> Recipe:
         """The recipe of that preset, with its corpus at hand; other text is for training only."""
         if not self.vocabulary:
             make: Callable[..., Recipe] = getattr(self.recipe, preset)
             return make()
-        text = load_corpus(corpus, self.vocabulary)
+        if corpus and len(corpus) > 1:
+            raise OptionError(
+                "--corpus: expected the one file of the book, or --name NAME with text of your own"
+            )
+        text = load_corpus(corpus[0] if corpus else None, self.vocabulary)
         if preset != "default":
             return getattr(self.recipe, preset)(text)
         return self.ragged.default(text, load_public_text(self.vocabulary) if to_train else ())
@@ -80,6 +88,7 @@ RECIPES = {
         RaggedCausalLMRecipe,
     ),
 }
+NAME_PATTERN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 logger = logging.getLogger(__name__)
 
 # What debug trains must not be what is served.
@@ -150,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
         _add_running(command)
         if entry.vocabulary:
             _add_corpus(command)
+            _add_own_text(command)
         command.set_defaults(run=_train, name=name)
     command = commands.add_parser("evaluate", help="recompute the figures of a bundle")
     command.add_argument("name", metavar="NAME", help="as in checkpoints/NAME/VERSION")
@@ -203,7 +213,22 @@ def _positive(text: str) -> int:
 
 def _add_corpus(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--corpus", type=Path, help="the book's timemachine.txt (default: cached, else downloaded)"
+        "--corpus",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="the book's timemachine.txt (default: cached, else downloaded), or any UTF-8 files",
+    )
+
+
+def _add_own_text(command: argparse.ArgumentParser) -> None:
+    own = command.add_argument_group("text of your own, given with --corpus")
+    own.add_argument("--name", dest="model_name", metavar="NAME", help="what to call the model")
+    own.add_argument(
+        "--vocabulary",
+        metavar="FILE",
+        help=f"a model.json whose alphabet to take, or a text file of characters; {BUILD} (the "
+        "default) takes every character that is not rare",
     )
 
 
@@ -211,11 +236,11 @@ def _train(options: argparse.Namespace) -> None:
     if options.cpu_devices:
         split_cpu(options.cpu_devices)
     join_processes(options.coordinator, options.num_processes, options.process_id)
-    recipe = RECIPES[options.name].build(options.preset, getattr(options, "corpus", None))
+    recipe = _recipe(options)
     if options.seed is not None:
         recipe = dataclasses.replace(recipe, seed=options.seed)
     recipe = dataclasses.replace(recipe, optimization=_optimization(options, recipe))
-    run_directory = options.run_dir or Path("runs") / options.name
+    run_directory = options.run_dir or Path("runs") / recipe.identity().name
     bundle = train(
         recipe,
         RunOptions(
@@ -232,6 +257,36 @@ def _train(options: argparse.Namespace) -> None:
     if bundle:
         card, _ = read_card(bundle)
         sys.stdout.write(f"{show(card.figures)}\nsaved {bundle}\n")
+
+
+def _recipe(options: argparse.Namespace) -> Recipe:
+    """The recipe that the options of a training command ask for."""
+    entry = RECIPES[options.name]
+    if not entry.vocabulary:
+        return entry.build(options.preset, None)
+    if options.model_name is None:
+        if options.vocabulary is not None:
+            raise OptionError("--vocabulary: expected --name NAME with it, and text of your own")
+        return entry.build(options.preset, options.corpus)
+    if not options.corpus:
+        raise OptionError("--name: expected --corpus FILE... with it, the text to train on")
+    if options.preset not in OWN_PRESETS:
+        raise OptionError(
+            f"--preset: expected one of {tuple(OWN_PRESETS)} with --name, got {options.preset!r}"
+        )
+    if not NAME_PATTERN.fullmatch(options.model_name) or options.model_name in RECIPES:
+        raise OptionError(
+            "--name: expected letters, digits, '.', '_' and '-', beginning with a letter or digit, "
+            f"and none of {', '.join(RECIPES)}; got {options.model_name!r}"
+        )
+    return recipe_for_text(
+        entry.ragged,
+        options.preset,
+        options.corpus,
+        vocabulary=options.vocabulary or BUILD,
+        special=entry.vocabulary.specials[0],
+        name=options.model_name,
+    )
 
 
 def _optimization(options: argparse.Namespace, recipe: Recipe) -> Optimization:
@@ -253,6 +308,11 @@ def _optimization(options: argparse.Namespace, recipe: Recipe) -> Optimization:
 def _command(options: argparse.Namespace, recipe: Recipe) -> str:
     """The command that trains the same model again, without what names this machine's paths."""
     command = f"python -m training {options.name} --preset {options.preset} --seed {recipe.seed}"
+    if getattr(options, "model_name", None):
+        files = " ".join(shlex.quote(path.name) for path in options.corpus)
+        command += f" --name {options.model_name} --corpus {files}"
+        if options.vocabulary:
+            command += f" --vocabulary {shlex.quote(Path(options.vocabulary).name)}"
     for name in ("num_steps", "steps_per_dispatch", "microbatches"):
         if value := getattr(options, name):
             command += f" --{name.replace('_', '-')} {value}"
@@ -262,10 +322,7 @@ def _command(options: argparse.Namespace, recipe: Recipe) -> str:
 def _evaluate(options: argparse.Namespace) -> None:
     bundle = load_model(find_bundle(options.checkpoints, options.name))
     card = bundle.card
-    if card.name not in RECIPES or card.recipe.get("preset") not in OUT:
-        raise CheckpointError(f"{card.name}: expected a model of the recipes {sorted(RECIPES)}")
-    recipe = RECIPES[card.name].build(card.recipe["preset"], options.corpus, to_train=False)
-    recipe = dataclasses.replace(recipe, seed=card.recipe["seed"])
+    recipe = _recipe_to_evaluate(card, options.corpus)
     figures = recipe.evaluate(bundle.model)
     recorded = {name: value for name, value in card.figures.items() if name not in figures}
     if options.json:
@@ -276,6 +333,24 @@ def _evaluate(options: argparse.Namespace) -> None:
             f"{card.name} version {card.version}, recomputed:\n{show(figures, '  ')}\n"
         )
         sys.stdout.write(f"recorded in training:\n{show(recorded, '  ')}\n")
+
+
+def _recipe_to_evaluate(card: ModelCard, corpus: Sequence[Path] | None) -> Recipe:
+    """What measures a model: the recipe that trained it, or another text's where one is given."""
+    known = card.name in RECIPES and card.recipe.get("preset") in OUT
+    if corpus and card.wiring not in TEXT_RECIPES:
+        raise OptionError(f"--corpus: {card.name} reads no text")
+    if known and (not corpus or (len(corpus) == 1 and is_book(corpus[0]))):
+        recipe = RECIPES[card.name].build(card.recipe["preset"], corpus, to_train=False)
+        return dataclasses.replace(recipe, seed=card.recipe["seed"])
+    if card.wiring not in TEXT_RECIPES or "optimization" not in card.recipe:
+        raise CheckpointError(f"{card.name}: expected a model of the recipes {sorted(RECIPES)}")
+    if not corpus:
+        raise OptionError(
+            f"{card.name}: expected --corpus FILE..., the text to measure it on; it was trained on "
+            f"{card.corpus.get('name')}"
+        )
+    return recipe_to_evaluate(card, corpus)
 
 
 def _cost_curve(options: argparse.Namespace) -> None:

@@ -22,6 +22,8 @@ SHORT = 16
 MASK_RATE = 0.15
 WINDOW = 64
 MAX_WINDOWS = 1_500
+# As many as the book validates with: on its text these are its windows.
+MAX_VALIDATION = 3_000
 SHAPES = (16, 64)
 BOOK_BUNDLE = Path(__file__).parent.parent / "checkpoints" / "masked-lm" / "1"
 
@@ -61,13 +63,13 @@ def _measure(
     return jnp.argmax(logits, axis=-1) == targets, token_losses(logits, targets)
 
 
-def held_out_windows(corpus: Corpus, size: int) -> np.ndarray:
-    """At most 1,500 windows (B, size) that lie in held-out stretches, evenly spread over them."""
+def held_out_windows(corpus: Corpus, size: int, count: int = MAX_WINDOWS) -> np.ndarray:
+    """At most ``count`` windows (B, size) inside held-out stretches, evenly spread over them."""
     starts = np.concatenate(
         [np.arange(first, end - size + 1) for first, end in corpus.held_out]
         or [np.empty(0, np.int64)]
     )
-    chosen = np.linspace(0, len(starts) - 1, min(len(starts), MAX_WINDOWS)).astype(int)
+    chosen = np.linspace(0, len(starts) - 1, min(len(starts), count)).astype(int)
     return windows(corpus.tokens, starts[chosen], size)
 
 

@@ -10,7 +10,7 @@ import http.client
 import logging
 import os
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +35,22 @@ class CorpusError(ValueError):
 class Corpus:
     """A text as token ids, with what identifies the file that it came from.
 
-    ``held_out`` are the stretches (first, one past the last) that no training window may touch.
+    ``held_out`` are the stretches (first, one past the last) that no training window may touch;
+    ``details`` is what else a bundle says of the text.
     """
 
     tokens: np.ndarray
     sha256: str
     name: str
     held_out: tuple[tuple[int, int], ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """What a bundle says of its corpus."""
         about = {"name": self.name, "sha256": self.sha256, "num_tokens": int(self.tokens.size)}
         if self.held_out:
             about["held_out_characters"] = [list(stretch) for stretch in self.held_out]
-        return about
+        return {**about, **self.details}
 
 
 def cache_directory() -> Path:
@@ -62,6 +64,15 @@ def cache_path() -> Path:
     return cache_directory() / NAME
 
 
+def is_book(path: Path) -> bool:
+    """Whether that file is the published one.
+
+    Raises:
+        CorpusError: if it cannot be read.
+    """
+    return hashlib.sha1(_read(path), usedforsecurity=False).hexdigest() == SHA1
+
+
 def load_corpus(path: Path | None, vocabulary: Vocabulary) -> Corpus:
     """The corpus as tokens of ``vocabulary``; without a path, the cached or downloaded file.
 
@@ -73,7 +84,8 @@ def load_corpus(path: Path | None, vocabulary: Vocabulary) -> Corpus:
     if found != SHA1:
         origin = path or cache_path()
         raise CorpusError(
-            f"corpus: expected the book's {NAME} with SHA-1 {SHA1}, got {found} from {origin}"
+            f"corpus: expected the book's {NAME} with SHA-1 {SHA1}, got {found} from {origin}; "
+            "to train on text of your own, name the model with --name"
         )
     text = vocabulary.normalized(content.decode("utf-8"))
     return Corpus(vocabulary.encode(text), hashlib.sha256(content).hexdigest(), NAME)

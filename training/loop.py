@@ -29,9 +29,10 @@ from training.ragged import padding_share
 from training.recipe import Figures, Recipe
 from training.run_directory import RunDirectory, require_writable
 from training.step import Batch, Trainer
+from training.tensorboard import scalars
 from training.throughput import matmul_peak
 
-SHARED_FIELDS = {"corpus", "others", "vocabulary", "config", "optimization", "seed"}
+SHARED_FIELDS = {"name", "corpus", "others", "vocabulary", "config", "optimization", "seed"}
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 # Parameters and two moments in float32, kept twice and a third time while saving, and the bundle.
 BYTES_PER_PARAM = 4 * (3 * 3 + 1)
@@ -142,7 +143,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
     done, trainer.state = run.restore(trainer.state)
     records = run.records(done)
     losses = [record["loss"] for record in records]
-    padding = [record["padding_share"] for record in records]
+    padding = [record.get("padding_share", 0.0) for record in records]
     seconds_before = records[-1]["seconds"] if records else 0.0
     total = recipe.optimization.num_steps
     peak = matmul_peak() * trainer.mesh.size
@@ -150,6 +151,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
     with (
         stop_signals() as stopped,
         run.open_metrics() as metrics,
+        scalars(run.path, done, enabled=jax.process_index() == 0) as write_scalars,
         tqdm(
             total=total,
             initial=done,
@@ -176,6 +178,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
                     "seconds": seconds_before + time.monotonic() - started,
                 }
                 metrics.write(json.dumps(record) + "\n")
+                write_scalars(record)
             metrics.flush()
             _require_finite(losses, len(new), run.path)
             bar.set_postfix(loss=f"{losses[-1]:.3f}", peak=f"{share:.0%}", refresh=False)

@@ -98,9 +98,17 @@ class MaskedLMRecipe:
 
     def evaluate(self, model: MaskedLanguageModel) -> Figures:
         """Accuracy and loss by position on the validation windows, and the book's three probes."""
-        return book_figures(
-            model, self.windows, mask_rate=self.mask_rate, num_passes=self.num_passes
-        )
+        return {
+            **window_figures(
+                model,
+                self.windows.validation(),
+                seed=self.seed,
+                mask_rate=self.mask_rate,
+                num_passes=self.num_passes,
+            ),
+            "probes": probes(model),
+            "unigram_entropy": unigram_entropy(self.corpus.tokens),
+        }
 
     def plot(self, model: MaskedLanguageModel, figures: Figures, directory: Path) -> None:
         """Draws the loss by position."""
@@ -111,12 +119,11 @@ class MaskedLMRecipe:
         )
 
 
-def book_figures(
-    model: MaskedLanguageModel, book: TextWindows, *, mask_rate: float, num_passes: int
+def window_figures(
+    model: MaskedLanguageModel, tokens: np.ndarray, *, seed: int, mask_rate: float, num_passes: int
 ) -> Figures:
-    """What the book reports of a model: the validation windows, several times with fresh masks."""
-    tokens = book.validation()
-    generator = np.random.default_rng((book.seed, 2))
+    """Accuracy, loss and loss by position on windows (B, 64), several times with fresh masks."""
+    generator = np.random.default_rng((seed, 2))
     hits, losses, counts = (np.zeros(WINDOW) for _ in range(3))
     measure = jitted(model, _measure)
     for _ in range(num_passes):
@@ -131,8 +138,6 @@ def book_figures(
         "masked_accuracy": float(hits.sum() / counts.sum()),
         "validation_loss": float(losses.sum() / counts.sum()),
         **position_figures(losses / counts),
-        "probes": probes(model),
-        "unigram_entropy": unigram_entropy(book.corpus.tokens),
     }
 
 

@@ -7,7 +7,7 @@ Source: Dive into Deep Learning (2026), "Encoders, Decoders, and Cross-Attention
 from Perceiver IO, Jaegle et al. (2021), arXiv:2107.14795, section 4.1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from training import plots
 from training.corpus import Corpus, unigram_entropy
 from training.cost_curve import CostCurve, measure_cost
 from training.recipe import Figures, Identity, smoothed_losses
-from training.retrieval import retrieval_figures
+from training.retrieval import most_passages, retrieval_figures
 from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
 from training.text_mixture import TextMixture
 from training.text_windows import draw_masks, without
@@ -52,6 +52,8 @@ class PerceiverRecipe:
     buckets: tuple[int, ...]
     bucket_weights: tuple[int, ...]
     cost_lengths: tuple[int, ...]
+    name: str = "perceiver"
+    vocabulary: Vocabulary = vocabulary
     seed: int = 0
     others: tuple[Corpus, ...] = ()
     main_share: float = 1.0
@@ -63,7 +65,7 @@ class PerceiverRecipe:
     def book(cls, corpus: Corpus) -> "PerceiverRecipe":
         """The published sizes; the steps are ours: 1,600, 40 minutes on 2 busy CPU cores."""
         return cls(
-            corpus=corpus,
+            corpus=_without_held_out(corpus),
             config=PerceiverConfig.book(len(vocabulary.symbols)),
             optimization=Optimization(
                 num_steps=1600,
@@ -82,7 +84,7 @@ class PerceiverRecipe:
     def default(cls, corpus: Corpus, others: tuple[Corpus, ...]) -> "PerceiverRecipe":
         """The published sizes, trained for longer on every length from 1 to 8,192."""
         return cls(
-            corpus=corpus,
+            corpus=_without_held_out(corpus),
             others=others,
             main_share=0.5,
             config=PerceiverConfig.book(len(vocabulary.symbols)),
@@ -105,10 +107,41 @@ class PerceiverRecipe:
         )
 
     @classmethod
+    def own(cls, corpus: Corpus, vocabulary: Vocabulary, name: str) -> "PerceiverRecipe":
+        """Any text: the book's sizes and steps, for lengths to 1,024; 40 minutes on 2 CPU cores."""
+        book = cls.book(corpus)
+        return replace(
+            book,
+            corpus=corpus,
+            vocabulary=vocabulary,
+            name=name,
+            config=replace(
+                book.config, vocab_size=len(vocabulary.symbols), max_input_len=max(book.buckets)
+            ),
+            cost_lengths=(),
+            fidelity_lengths=tuple(size for size in ALL_LENGTHS if size <= max(book.buckets)),
+            num_passages=500,
+            steps_per_bucket=10,
+        )
+
+    @classmethod
+    def own_debug(cls, corpus: Corpus, vocabulary: Vocabulary, name: str) -> "PerceiverRecipe":
+        """Seconds; learns nothing worth serving."""
+        debug = cls.debug(corpus)
+        return replace(
+            debug,
+            corpus=corpus,
+            vocabulary=vocabulary,
+            name=name,
+            config=replace(debug.config, vocab_size=len(vocabulary.symbols)),
+            cost_lengths=(),
+        )
+
+    @classmethod
     def debug(cls, corpus: Corpus) -> "PerceiverRecipe":
         """Seconds; learns nothing worth serving."""
         return cls(
-            corpus=corpus,
+            corpus=_without_held_out(corpus),
             config=PerceiverConfig.debug(len(vocabulary.symbols)),
             optimization=Optimization(num_steps=4, batch_size=8, learning_rate=1e-3),
             buckets=(32, 64),
@@ -120,15 +153,14 @@ class PerceiverRecipe:
     def identity(self) -> Identity:
         """What the bundle will say of itself."""
         return Identity(
-            name="perceiver",
+            name=self.name,
             wiring="perceiver",
             config=self.config,
-            vocabulary=vocabulary,
+            vocabulary=self.vocabulary,
             limits={"min_len": 1, "max_len": self.config.max_input_len},
             task={"name": "latents", "mask_token": MASK, "pooling": "mean"},
             corpus={
                 **self.corpus.describe(),
-                "held_out_characters": [HELD_OUT.start, HELD_OUT.stop],
                 **({"beside": [other.describe() for other in self.others]} if self.others else {}),
             },
         )
@@ -137,7 +169,7 @@ class PerceiverRecipe:
     def mixture(self) -> TextMixture:
         """Where the windows come from."""
         return TextMixture(
-            main=without(self.corpus, (HELD_OUT.start, HELD_OUT.stop)),
+            main=self.corpus,
             others=self.others,
             main_share=self.main_share,
             buckets=self.buckets,
@@ -167,26 +199,46 @@ class PerceiverRecipe:
 
     def evaluate(self, model: PerceiverAutoencoder) -> Figures:
         """Fidelity by length on text that was never trained on, and the cost against attention."""
-        held_out = self.corpus.tokens[HELD_OUT]
+        tokens = self.corpus.tokens
+        held_out = held_out_tokens(self.corpus, 1)
+        cost = measure_cost(self.config, self.cost_lengths).to_json() if self.cost_lengths else None
         return {
-            "fidelity": {str(n): fidelity(model, held_out, n) for n in self.fidelity_lengths},
+            "fidelity": {
+                str(size): fidelity(model, text, size)
+                for size in self.fidelity_lengths
+                if (text := held_out_tokens(self.corpus, size)).size
+            },
             **self._retrieval(model),
             "held_out_most_frequent": float(np.bincount(held_out).max() / held_out.size),
-            "unigram_entropy": unigram_entropy(self.corpus.tokens),
-            "cost": measure_cost(self.config, self.cost_lengths).to_json(),
+            "unigram_entropy": unigram_entropy(tokens),
+            **({"cost": cost} if cost else {}),
         }
 
     def _retrieval(self, model: PerceiverAutoencoder) -> Figures:
-        if not self.num_passages:
-            return {}
-        return {"retrieval": retrieval_figures(model, self.corpus.tokens, self.num_passages)}
+        tokens = self.corpus.tokens
+        count = min(self.num_passages, most_passages(tokens.size))
+        return {"retrieval": retrieval_figures(model, tokens, count)} if count else {}
 
     def plot(self, model: PerceiverAutoencoder, figures: Figures, directory: Path) -> None:
         """Draws fidelity by length and the cost curve."""
         plots.fidelity(
             directory / "fidelity.png", figures["fidelity"], figures["held_out_most_frequent"]
         )
-        plots.cost_curve(directory / "cost_curve.png", CostCurve.from_json(figures["cost"]))
+        if "cost" in figures:
+            plots.cost_curve(directory / "cost_curve.png", CostCurve.from_json(figures["cost"]))
+
+
+def _without_held_out(corpus: Corpus) -> Corpus:
+    return without(corpus, (HELD_OUT.start, HELD_OUT.stop))
+
+
+def held_out_tokens(corpus: Corpus, size: int) -> np.ndarray:
+    """What windows of ``size``, side by side, cover of each held-out stretch."""
+    parts = [
+        corpus.tokens[first : first + (end - first) // size * size]
+        for first, end in corpus.held_out
+    ]
+    return np.concatenate(parts or [np.empty(0, np.int32)])
 
 
 def fidelity(model: PerceiverAutoencoder, held_out: np.ndarray, size: int) -> dict[str, float]:

@@ -78,7 +78,7 @@ def fidelity(path: Path, shares: dict[str, dict[str, float]], most_frequent: flo
     with canvas(path) as (axes,):
         for kind in ("visible", "hidden"):
             axes.plot(lengths, [share[kind] for share in shares.values()], marker="o", label=kind)
-        axes.axhline(most_frequent, color="0.6", linestyle="--", label="always a space")
+        axes.axhline(most_frequent, color="0.6", linestyle="--", label="always the commonest")
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [str(length) for length in lengths])
         axes.set(xlabel="input length N", ylabel="share read back", ylim=(0, 1.02))

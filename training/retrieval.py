@@ -17,6 +17,11 @@ OFFSET = 16
 ROWS = 125
 
 
+def most_passages(num_characters: int) -> int:
+    """How many passages a text has room for."""
+    return max(num_characters - OFFSET, 0) // PASSAGE
+
+
 def retrieval_figures(
     model: PerceiverAutoencoder, tokens: np.ndarray, num_passages: int
 ) -> Figures:
@@ -28,13 +33,12 @@ def retrieval_figures(
     Raises:
         ValueError: if the text is too short for that.
     """
-    stride = (tokens.size - OFFSET) // num_passages
-    if stride < PASSAGE:
+    if num_passages > most_passages(tokens.size):
         raise ValueError(
             f"expected at least {num_passages * PASSAGE + OFFSET} characters for {num_passages} "
             f"passages, got {tokens.size}"
         )
-    starts = np.arange(num_passages) * stride
+    starts = np.arange(num_passages) * ((tokens.size - OFFSET) // num_passages)
     half = PASSAGE // 2
     firsts, seconds, wholes, shifted = (
         pooled(model, windows(tokens, starts + first, size))

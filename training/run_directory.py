@@ -1,9 +1,10 @@
 """A training run on disk: what it is, its metrics, and states to go on from.
 
 ``run.json`` says what is being trained, so that a run is taken up by the same recipe or not at
-all; ``metrics.jsonl`` has one record a step; ``state/`` holds the last two saved states, each of
-which appears whole or not at all (Orbax writes aside and renames). Several processes share one
-directory; the first of them writes.
+all; ``metrics.jsonl`` has one record a step, and ``tensorboard/`` the same for that viewer where
+its extra is installed; ``state/`` holds the last two saved states, each of which appears whole or
+not at all (Orbax writes aside and renames). Several processes share one directory; the first of
+them writes.
 """
 
 import json
@@ -17,6 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from training import tensorboard
 from training.step import TrainState
 
 NUM_KEPT = 2
@@ -50,7 +52,8 @@ class RunDirectory:
                 "--replace, or name another directory with --run-dir"
             )
         elif jax.process_index() == 0:
-            shutil.rmtree(path / "state", ignore_errors=True)
+            for old in ("state", tensorboard.DIRECTORY):
+                shutil.rmtree(path / old, ignore_errors=True)
             (path / "metrics.jsonl").unlink(missing_ok=True)
         path.mkdir(parents=True, exist_ok=True)
         self._mark(finished=False)

@@ -1,6 +1,7 @@
 import json
 import re
 import string
+import unicodedata
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_json_brings_the_same_vocabulary_back(vocabulary):
         ({"symbols": ("a", BOS)}, "expected every token once, got repeated ones"),
         ({"symbols": ("a", "bc", "")}, r"expected single characters, got \['bc', ''\]"),
         ({"symbols": ("a", UNKNOWN)}, r"expected single characters, got \['<unk>'\]"),
-        ({"normalization": "nfc"}, r"expected one of \('none', 'letters'\), got 'nfc'"),
+        ({"normalization": "nfd"}, r"expected one of \('none', 'letters', 'nfc'\), got 'nfd'"),
     ],
 )
 def test_a_bad_vocabulary_is_refused_with_what_was_expected(fields, message):
@@ -149,3 +150,41 @@ def test_a_bad_vocabulary_is_refused_with_what_was_expected(fields, message):
 def test_json_that_is_no_vocabulary_is_refused(data):
     with pytest.raises(ValueError, match="expected"):
         Vocabulary.from_json(data)
+
+
+COMPOSED = Vocabulary(symbols=(UNKNOWN, "é", "\n"), specials=(MASK,), normalization="nfc")
+# Marks in the wrong order, marks without a letter, Hangul in pieces, letters that stay apart.
+PIECES = "e\u0301\u0316a\u0327\u0302\r\n\r\u1112\u1161\u11ab\uac00\u11a8\u0958\u0f73\u0f71\u0344é"
+
+
+@given(st.text() | st.text(alphabet=PIECES))
+@example(PIECES)
+@example("\u0301e\u0301")
+@example("a\r\r\n\n")
+def test_composing_is_unicodes_composed_form_with_line_feeds(text):
+    expected = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    assert COMPOSED.normalize(text).text == expected
+    assert COMPOSED.normalized(text) == expected
+
+
+@given(st.text() | st.text(alphabet=PIECES))
+@example(PIECES)
+def test_spans_of_composed_characters_cover_what_was_sent_in_order(text):
+    normalized = COMPOSED.normalize(text)
+    spans = list(zip(normalized.starts, normalized.ends, strict=True))
+    assert len(spans) == len(normalized.text)
+    covered = {index for start, end in spans for index in range(start, end)}
+    assert covered == set(range(len(text)))
+    assert spans == sorted(spans)
+
+
+def test_a_letter_and_its_mark_are_one_character_that_stands_for_both():
+    normalized = COMPOSED.normalize("e\u0301\r\nx")
+    assert normalized.text == "é\nx"
+    assert (normalized.starts, normalized.ends) == ((0, 2, 4), (2, 4, 5))
+
+
+@pytest.mark.parametrize("vocabulary", [ENGLISH, PLAIN, COMPOSED], ids=["letters", "none", "nfc"])
+@given(text=st.text() | st.text(alphabet="aZ " + TRICKY))
+def test_normalising_without_origins_gives_the_same_text(vocabulary, text):
+    assert vocabulary.normalized(text) == vocabulary.normalize(text).text
