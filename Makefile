@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: install format check test test-slow serve lock
+.PHONY: install format check test test-slow serve lock audit sbom
 
 install: $(VENV)/.dev
 
@@ -27,14 +27,34 @@ test-slow: $(VENV)/.dev
 serve: $(VENV)/.serve
 	$(BIN)/python -m service $(ARGS)
 
+# What is locked, against the databases of known faults; and the bill of materials of each variant
+# of the image, in CycloneDX.
+LOCKS := serve otel cuda train
+audit: $(VENV)/.audit
+	for lock in $(LOCKS); do \
+		$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-$$lock.lock || exit 1; done
+
+sbom: $(VENV)/.audit
+	mkdir -p sbom
+	for lock in $(LOCKS); do \
+		$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+			-o sbom/$$lock.cdx.json requirements-$$lock.lock || exit 1; done
+
 # After changing dependencies in pyproject.toml. Locks carry hashes and no addresses.
-COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
-	--generate-hashes --no-emit-index-url --no-header --no-annotate --quiet
+LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --no-annotate --quiet
+COMPILE := $(LOCK) pyproject.toml
 lock: $(VENV)/.dev
 	$(COMPILE) --extra serve --extra otel --extra train --extra tensorboard --group dev -o requirements-dev.lock
 	$(COMPILE) --extra serve -c requirements-dev.lock -o requirements-serve.lock
 	$(COMPILE) --extra serve --extra otel -c requirements-dev.lock -o requirements-otel.lock
 	$(COMPILE) --extra train -c requirements-dev.lock -o requirements-train.lock
+	$(COMPILE) --extra serve --extra cuda -c requirements-dev.lock -o requirements-cuda.lock
+	$(LOCK) --group audit -c requirements-dev.lock -o requirements-audit.lock
+
+$(VENV)/.audit: requirements-audit.lock $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
