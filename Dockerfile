@@ -1,27 +1,65 @@
-# Two stages: dependencies in a layer of their own, then the code and the models. CPU by default.
+# Locked dependencies in a layer of their own, then the code and the models. By default for the CPU:
+#   docker build -t triwire .
+#   docker build -t triwire:cuda --build-arg VARIANT=cuda .     for NVIDIA GPUs (or otel, for traces)
+#   docker build -t triwire:train --target train .              what trains, instead of what serves
 ARG PYTHON=3.11
 
-FROM python:${PYTHON}-slim AS dependencies
-# requirements-otel.lock for traces as well.
-ARG REQUIREMENTS=requirements-serve.lock
-COPY ${REQUIREMENTS} /tmp/requirements.lock
-RUN python -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
-        -r /tmp/requirements.lock
+FROM python:${PYTHON}-slim AS build
+# For strip: a third of jaxlib is symbols that nothing but a debugger reads.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends binutils \
+    && rm -rf /var/lib/apt/lists/*
+# The environment gets no pip of its own.
+RUN python -m venv --without-pip /opt/venv
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_REQUIRE_HASHES=1
 
-FROM python:${PYTHON}-slim
+FROM build AS serving
+# The name of a lock file: serve, otel or cuda.
+ARG VARIANT=serve
+COPY requirements-${VARIANT}.lock /tmp/requirements.lock
+RUN python -m pip --python /opt/venv/bin/python install -r /tmp/requirements.lock \
+    && find /opt/venv -type d -name tests -prune -exec rm -r {} + \
+    && find /opt/venv -name libjax_common.so -exec strip --strip-unneeded {} +
+
+FROM build AS training
+COPY requirements-train.lock /tmp/requirements.lock
+RUN python -m pip --python /opt/venv/bin/python install -r /tmp/requirements.lock
+
+FROM python:${PYTHON}-slim AS runtime
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="triwire" \
-      org.opencontainers.image.description="Small transformers over HTTP, with the evidence for their answers"
-COPY --from=dependencies /opt/venv /opt/venv
+      org.opencontainers.image.description="Small transformers over HTTP, with the evidence for their answers" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}"
+# Volumes that are mounted here belong to the user that the processes run as.
+RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin triwire \
+    && install --directory --owner 10001 --group 10001 --mode 0750 /var/cache/triwire \
+        /var/lib/triwire /var/lib/triwire/checkpoints
+ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 XDG_CACHE_HOME=/var/cache
 WORKDIR /app
 COPY models models
+VOLUME ["/var/cache/triwire", "/var/lib/triwire"]
+USER 10001:10001
+
+FROM runtime AS train
+COPY --from=training /opt/venv /opt/venv
+COPY training training
+# Bundles and runs go to the volume.
+# hadolint ignore=DL3066
+USER root
+RUN ln -s /var/lib/triwire/checkpoints checkpoints
+USER 10001:10001
+ENV PYTHONPATH=/app MPLCONFIGDIR=/tmp
+WORKDIR /var/lib/triwire
+ENTRYPOINT ["/opt/venv/bin/python", "-m", "training"]
+
+FROM runtime AS serve
+COPY --from=serving /opt/venv /opt/venv
 COPY service service
 COPY checkpoints checkpoints
-ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 TRIWIRE_HOST=0.0.0.0 TRIWIRE_COMPILATION_CACHE=/var/cache/triwire
-# A volume that is mounted here belongs to the user that runs the service.
-RUN mkdir /var/cache/triwire && chown 10001:10001 /var/cache/triwire
-USER 10001:10001
+ENV TRIWIRE_HOST=0.0.0.0 TRIWIRE_PORT=8000
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
-    CMD ["/opt/venv/bin/python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/readyz')"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=600s --retries=3 \
+    CMD ["/opt/venv/bin/python", "-m", "service.probe"]
 ENTRYPOINT ["/opt/venv/bin/python", "-m", "service"]
