@@ -37,8 +37,9 @@ class CheckpointError(ValueError):
 class ModelCard:
     """All of ``model.json`` but the digest.
 
-    ``created`` is when it was trained, in seconds of Unix time; ``limits`` bounds the input
-    (``min_len`` and ``max_len`` in tokens); ``recipe`` says how it was trained, ``corpus`` on
+    ``target_vocabulary`` is None where outputs have the vocabulary of inputs. ``created`` is when
+    it was trained, in seconds of Unix time; ``limits`` bounds the input (``min_len`` and
+    ``max_len`` in tokens); ``recipe`` says how it was trained, ``corpus`` on
     what, ``figures`` what was measured of it.
     """
 
@@ -48,6 +49,7 @@ class ModelCard:
     wiring: str
     config: dict[str, Any]
     vocabulary: Vocabulary
+    target_vocabulary: Vocabulary | None = None
     limits: dict[str, int]
     task: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -124,6 +126,7 @@ def write_card(bundle: Path, card: ModelCard, params_sha256: str) -> None:
         "format_version": FORMAT_VERSION,
         **asdict(card),
         "vocabulary": card.vocabulary.to_json(),
+        "target_vocabulary": card.target_vocabulary and card.target_vocabulary.to_json(),
         "params_sha256": params_sha256,
     }
     staged = bundle / "model.json.part"
@@ -144,7 +147,9 @@ def read_card(bundle: Path) -> tuple[ModelCard, str]:
             raise ValueError(f"format_version: expected {FORMAT_VERSION}, got {found!r}")
         sha256 = content.pop("params_sha256")
         vocabulary = Vocabulary.from_json(content.pop("vocabulary"))
-        card = ModelCard(vocabulary=vocabulary, **content)
+        other = content.pop("target_vocabulary", None)
+        target_vocabulary = None if other is None else Vocabulary.from_json(other)
+        card = ModelCard(vocabulary=vocabulary, target_vocabulary=target_vocabulary, **content)
     except OSError as error:
         raise CheckpointError(
             f"{path}: expected a readable model.json: {error.strerror}"
@@ -175,13 +180,7 @@ def load_model(bundle: Path, sharding: jax.sharding.Sharding | None = None) -> B
         model = nnx.eval_shape(lambda: wiring.model(config, rngs=nnx.Rngs(0)))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{bundle}: config: {error}") from error
-    # Special tokens are predicted by some wirings and not by others.
-    sizes = (len(card.vocabulary.symbols), len(card.vocabulary.tokens))
-    if config.vocab_size not in sizes:
-        raise CheckpointError(
-            f"{bundle}: config: vocab_size: expected the vocabulary's {sizes[0]} symbols, or "
-            f"{sizes[1]} with special tokens, got {config.vocab_size}"
-        )
+    _require_vocabularies(bundle, card)
     graph, abstract = nnx.split(model)
     wanted = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -195,6 +194,21 @@ def load_model(bundle: Path, sharding: jax.sharding.Sharding | None = None) -> B
     for path, variable in nnx.to_flat_state(abstract):
         variable.set_value(leaves[".".join(map(str, path))])
     return Bundle(card, nnx.merge(graph, abstract))
+
+
+def _require_vocabularies(bundle: Path, card: ModelCard) -> None:
+    for field_name, vocabulary in (
+        ("vocab_size", card.vocabulary),
+        ("source_vocab_size", card.vocabulary),
+        ("target_vocab_size", card.target_vocabulary or card.vocabulary),
+    ):
+        # Special tokens are predicted by some wirings and not by others.
+        sizes = (len(vocabulary.symbols), len(vocabulary.tokens))
+        if (size := card.config.get(field_name, sizes[0])) not in sizes:
+            raise CheckpointError(
+                f"{bundle}: config: {field_name}: expected the vocabulary's {sizes[0]} symbols, or "
+                f"{sizes[1]} with special tokens, got {size}"
+            )
 
 
 def _restore(bundle: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:

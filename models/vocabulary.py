@@ -18,17 +18,18 @@ import numpy as np
 UNKNOWN = "<unk>"
 MASK = "<mask>"
 BOS = "<bos>"
+EOS = "<eos>"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NORMALIZATIONS = ("none", "letters", "nfc")
 
 
 class UnknownSymbolError(ValueError):
-    """A text holds a symbol that the vocabulary lacks; ``position`` counts code points from 0."""
+    """A text holds a symbol that the vocabulary lacks; ``position`` counts symbols from 0."""
 
     def __init__(self, symbol: str, position: int, alphabet: str) -> None:
+        named = f"{symbol!r} (U+{ord(symbol):04X})" if len(symbol) == 1 else repr(symbol)
         super().__init__(
-            f"expected symbols of the alphabet {alphabet!r}, "
-            f"got {symbol!r} (U+{ord(symbol):04X}) at position {position}"
+            f"expected symbols of the alphabet {alphabet!r}, got {named} at position {position}"
         )
         self.symbol = symbol
         self.position = position
@@ -48,33 +49,38 @@ class NormalizedText:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vocabulary:
-    """The symbols of a model, one character each, and how raw text becomes a string of them.
+    """The symbols of a model, and how raw text becomes a sequence of them.
 
-    ``normalization`` is "none"; or "letters": every run of characters outside A-Z and a-z becomes
-    one space, then lower case (the preprocessing of Dive into Deep Learning for its corpus); or
-    "nfc": letters and their marks are composed where Unicode has one character for both, every
-    end of a line is a line feed, and all else stays. With ``has_unknown``, the first symbol is
-    ``<unk>`` and stands for whatever is missing.
+    With ``separator`` "", every character of a text is a symbol; otherwise symbols are what stands
+    between separators, as in ``K AE1 T``. ``normalization`` is "none"; or "letters": every run of
+    characters outside A-Z and a-z becomes one space, then lower case (the preprocessing of Dive
+    into Deep Learning for its corpus); or "nfc": letters and their marks are composed where
+    Unicode has one character for both, every end of a line is a line feed, and all else stays.
+    With ``has_unknown``, the first symbol is ``<unk>`` and stands for whatever is missing.
 
     Raises:
-        ValueError: if a token repeats, a symbol is not one character, or the normalisation is none
-            that exists.
+        ValueError: if a token repeats, a symbol could not be told apart in a text, the separator
+            has several characters, or the normalisation is none that exists.
     """
 
     symbols: tuple[str, ...]
     specials: tuple[str, ...]
     normalization: str = "none"
+    separator: str = ""
 
     def __post_init__(self) -> None:
         if self.normalization not in NORMALIZATIONS:
             raise ValueError(
                 f"normalization: expected one of {NORMALIZATIONS}, got {self.normalization!r}"
             )
+        if len(self.separator) > 1:
+            raise ValueError(f"separator: expected one character or none, got {self.separator!r}")
         if len(set(self.tokens)) != len(self.tokens):
             raise ValueError("symbols: expected every token once, got repeated ones")
-        odd = [symbol for symbol in self.characters if len(symbol) != 1]
+        odd = [symbol for symbol in self.characters if self.split(symbol) != [symbol]]
         if odd:
-            raise ValueError(f"symbols: expected single characters, got {odd[:5]}")
+            wanted = f"names without {self.separator!r}" if self.separator else "single characters"
+            raise ValueError(f"symbols: expected {wanted}, got {odd[:5]}")
 
     @classmethod
     def english_letters(cls, special: str) -> "Vocabulary":
@@ -93,13 +99,19 @@ class Vocabulary:
 
     @property
     def characters(self) -> tuple[str, ...]:
-        """The symbols that are characters of text."""
+        """The symbols that stand for themselves in a text."""
         return self.symbols[1:] if self.has_unknown else self.symbols
 
     @property
     def alphabet(self) -> str:
-        """The characters in one string."""
-        return "".join(self.characters)
+        """The symbols in one string."""
+        return self.separator.join(self.characters)
+
+    def split(self, text: str) -> list[str]:
+        """The symbols of a normalised text; between two separators stands the symbol ""."""
+        if not self.separator:
+            return list(text)
+        return text.split(self.separator) if text else []
 
     def special_id(self, special: str) -> int:
         """The id of a special token.
@@ -138,18 +150,19 @@ class Vocabulary:
             UnknownSymbolError: if a symbol is missing and the vocabulary has no unknown token.
         """
         ids = {symbol: index for index, symbol in enumerate(self.symbols)}
-        encoded = np.fromiter((ids.get(c, -1) for c in text), dtype=np.int32, count=len(text))
+        symbols = self.split(text)
+        encoded = np.array([ids.get(symbol, -1) for symbol in symbols], dtype=np.int32)
         missing = np.flatnonzero(encoded < 0)
         if missing.size and not self.has_unknown:
             position = int(missing[0])
-            raise UnknownSymbolError(text[position], position, self.alphabet)
+            raise UnknownSymbolError(symbols[position], position, self.alphabet)
         encoded[missing] = 0
         return encoded
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of ``ids``; unknown and special tokens appear by name, as in ``<unk>``."""
         tokens = self.tokens
-        return "".join(tokens[index] for index in ids)
+        return self.separator.join(tokens[index] for index in ids)
 
     def to_json(self) -> dict[str, Any]:
         """What ``from_json`` takes."""
@@ -167,6 +180,7 @@ class Vocabulary:
                 symbols=tuple(data["symbols"]),
                 specials=tuple(data["specials"]),
                 normalization=data["normalization"],
+                separator=data.get("separator", ""),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(

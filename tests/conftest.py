@@ -135,7 +135,7 @@ def cards(recipes):
 
     from models.checkpoint import ModelCard
 
-    def card(recipe):
+    def card(name, recipe):
         identity = recipe.identity()
         return ModelCard(
             name=identity.name,
@@ -144,13 +144,18 @@ def cards(recipes):
             wiring=identity.wiring,
             config=dataclasses.asdict(identity.config),
             vocabulary=identity.vocabulary,
+            target_vocabulary=identity.target_vocabulary,
             limits=identity.limits,
             task=identity.task,
-            recipe={"preset": "debug", "seed": recipe.seed},
+            recipe={
+                "preset": "debug",
+                "seed": recipe.seed,
+                "command": f"python -m training {name} --preset debug --seed {recipe.seed}",
+            },
             corpus=identity.corpus,
         )
 
-    return {name: card(recipe) for name, recipe in recipes.items()}
+    return {name: card(name, recipe) for name, recipe in recipes.items()}
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,8 @@ from models.checkpoint import (
     save_model,
 )
 from models.encoder import MaskedLanguageModel
-from models.vocabulary import MASK, Vocabulary
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.vocabulary import BOS, EOS, MASK, Vocabulary
 
 NAMES = ["masked-lm", "reversal", "perceiver", "causal-lm"]
 # Every leaf's first axis is a multiple of 8, so that eight devices can share it out.
@@ -50,6 +51,35 @@ def bundle(tiny_checkpoints, tmp_path):
     return shutil.copytree(tiny_checkpoints / "masked-lm" / "1", tmp_path / "masked-lm" / "1")
 
 
+@pytest.fixture(scope="module")
+def translating(cards, tmp_path_factory):
+    """A bundle from one vocabulary into another, and what it was saved from."""
+    config = EncoderDecoderConfig(
+        source_vocab_size=3,
+        target_vocab_size=6,
+        bos_id=4,
+        eos_id=5,
+        embed_dim=4,
+        num_heads=1,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_source_len=3,
+        max_target_len=5,
+        source_order="end",
+    )
+    card = dataclasses.replace(
+        cards["reversal"],
+        name="translating",
+        config=dataclasses.asdict(config),
+        vocabulary=Vocabulary(symbols=("a", "b", "c"), specials=()),
+        target_vocabulary=Vocabulary(
+            symbols=("AA", "B", "K", "S"), specials=(BOS, EOS), separator=" "
+        ),
+    )
+    model = EncoderDecoder(config, rngs=nnx.Rngs(0))
+    return save_model(tmp_path_factory.mktemp("translating"), card, model), card, model
+
+
 def edit(bundle, change):
     """Rewrites ``model.json`` by what ``change`` does to it."""
     path = bundle / "model.json"
@@ -64,6 +94,20 @@ def test_what_is_saved_loads_bit_for_bit(tiny_checkpoints, tiny_models, cards, n
     assert type(loaded.model) is type(tiny_models[name])
     assert_identical(tiny_models[name], loaded.model)
     assert num_params(loaded.model) == num_params(tiny_models[name])
+
+
+def test_a_bundle_of_two_vocabularies_loads_bit_for_bit(translating):
+    bundle, card, model = translating
+    loaded = load_model(bundle)
+    assert loaded.card == card
+    assert loaded.card.target_vocabulary.encode("K AA S").tolist() == [2, 0, 3]
+    assert loaded.model.config == model.config
+    assert_identical(model, loaded.model)
+
+
+def test_a_card_that_says_nothing_of_a_target_vocabulary_has_none(bundle, cards):
+    edit(bundle, without("target_vocabulary"))
+    assert load_model(bundle).card == cards["masked-lm"]
 
 
 def test_a_loaded_model_answers_as_the_saved_one_did(tiny_checkpoints, masked_lm):
@@ -257,6 +301,48 @@ def test_a_wrong_card_is_refused_by_path_and_reason(bundle, change, reason):
     with pytest.raises(CheckpointError, match=reason) as caught:
         load_model(bundle)
     assert str(bundle) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"source_vocab_size": 4},
+            "source_vocab_size: expected the vocabulary's 3 symbols, "
+            "or 3 with special tokens, got 4",
+        ),
+        (
+            {"target_vocab_size": 7},
+            "target_vocab_size: expected the vocabulary's 4 symbols, "
+            "or 6 with special tokens, got 7",
+        ),
+        ({"target_vocab_size": 5}, "config: eos_id: expected 0..4, got 5"),
+    ],
+)
+def test_sizes_that_do_not_fit_their_vocabularies_are_refused_by_field(
+    translating, tmp_path, fields, reason
+):
+    bundle = shutil.copytree(translating[0], tmp_path / "translating" / "1")
+    edit(bundle, reconfigured(**fields))
+    with pytest.raises(CheckpointError, match=reason):
+        load_model(bundle)
+
+
+def test_without_a_target_vocabulary_targets_are_of_the_sources_vocabulary(translating, tmp_path):
+    bundle = shutil.copytree(translating[0], tmp_path / "translating" / "1")
+    edit(bundle, without("target_vocabulary"))
+    with pytest.raises(CheckpointError, match=r"target_vocab_size: expected the .* 3 symbols"):
+        load_model(bundle)
+
+
+@pytest.mark.parametrize(
+    "vocabulary", [5, {}, {"symbols": ["a", "a"], "specials": [], "normalization": "none"}]
+)
+def test_a_damaged_target_vocabulary_is_refused(translating, tmp_path, vocabulary):
+    bundle = shutil.copytree(translating[0], tmp_path / "translating" / "1")
+    edit(bundle, changed(target_vocabulary=vocabulary))
+    with pytest.raises(CheckpointError, match=r"expected the fields of a model: .*(vocab|symbols)"):
+        read_card(bundle)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format_version": 1,}'])

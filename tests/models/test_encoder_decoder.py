@@ -1,11 +1,13 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.checkpoint import flatten
+from models.encoder_decoder import SOURCE_ORDERS, EncoderDecoder, EncoderDecoderConfig
 from training.step import jitted
 
 # Sums of a few dozen float32 products, taken in another order.
@@ -14,17 +16,18 @@ SIZE, WIDER = 8, 12
 SOURCE_LENGTHS = np.array([8, 3, 5, 1], np.int32)
 TARGET_LENGTHS = np.array([8, 6, 2, 3], np.int32)
 BATCH = len(SOURCE_LENGTHS)
-EOS_CONFIG = EncoderDecoderConfig(
-    vocab_size=6,
+UNLIKE_CONFIG = EncoderDecoderConfig(
+    source_vocab_size=9,
+    target_vocab_size=6,
     bos_id=5,
     eos_id=4,
     embed_dim=16,
     num_heads=2,
-    num_encoder_layers=2,
+    num_encoder_layers=1,
     num_decoder_layers=2,
-    max_len=WIDER,
+    max_source_len=8,
+    max_target_len=5,
 )
-EOS_BATCH = 16
 
 
 def draw(vocab_size, *shape):
@@ -34,11 +37,6 @@ def draw(vocab_size, *shape):
 @pytest.fixture(scope="module")
 def teacher_forced(encoder_decoder):
     return jitted(encoder_decoder, EncoderDecoder.__call__)
-
-
-@pytest.fixture(scope="module")
-def decode(encoder_decoder):
-    return jitted(encoder_decoder, EncoderDecoder.decode)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +51,6 @@ def target(encoder_decoder):
     return target
 
 
-@pytest.fixture(scope="module")
-def stopping():
-    """A model with an end token, which it likes well enough to end some rows early."""
-    model = EncoderDecoder(EOS_CONFIG, rngs=nnx.Rngs(0))
-    return model, jitted(model, EncoderDecoder.decode), jitted(model, EncoderDecoder.__call__)
-
-
 def assert_same(expected, got):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=TOLERANCE), expected, got)
 
@@ -71,15 +62,6 @@ def rows(outputs):
     return [
         (logits[row, :steps], weights[row, :, :, :steps, :length])
         for row, (length, steps) in enumerate(pairs)
-    ]
-
-
-def decoded_rows(decoded):
-    """What decoding gave each row, without what means nothing."""
-    tokens, lengths, log_probs, attention = (np.asarray(part) for part in decoded)
-    return [
-        (tokens[row], log_probs[row, :size], attention[row, :, :, :size, :length])
-        for row, (size, length) in enumerate(zip(lengths, SOURCE_LENGTHS, strict=False))
     ]
 
 
@@ -119,116 +101,93 @@ def test_cross_attention_rows_sum_to_one_and_leave_padding_out(teacher_forced, s
         assert (weights[row, ..., length:] == 0).all()
 
 
-def test_decoding_does_not_depend_on_the_padding_of_the_source(decode, source):
-    limits = np.minimum(TARGET_LENGTHS, SIZE)
-    short = decode(source[:, :SIZE], SOURCE_LENGTHS, limits)
-    wide = decode(source, SOURCE_LENGTHS, limits)
-    np.testing.assert_array_equal(short.lengths, wide.lengths)
-    np.testing.assert_array_equal(short.tokens, wide.tokens[:, :SIZE])
-    for (_, *expected), (_, *got) in zip(decoded_rows(short), decoded_rows(wide), strict=True):
-        assert_same(expected, got)
+def test_a_source_and_its_target_have_vocabularies_and_lengths_of_their_own():
+    model = nnx.eval_shape(lambda: EncoderDecoder(UNLIKE_CONFIG, rngs=nnx.Rngs(0)))
+    shapes = {name: leaf.shape for name, leaf in flatten(nnx.state(model, nnx.Param)).items()}
+    assert shapes["source_embedding.embedding"] == (9, 16)
+    assert shapes["source_positions.embedding"] == (8, 16)
+    assert shapes["target_embedding.embedding"] == (6, 16)
+    assert shapes["target_positions.embedding"] == (5, 16)
+    assert shapes["head.kernel"] == (16, 6)
 
 
-def test_decoding_a_batch_of_one_equals_a_batch_of_many(decode, source):
-    together = decoded_rows(decode(source, SOURCE_LENGTHS, TARGET_LENGTHS))
-    for row, expected in enumerate(together):
-        one = slice(row, row + 1)
-        alone = decode(source[one], SOURCE_LENGTHS[one], TARGET_LENGTHS[one])
-        size, length = int(alone.lengths[0]), SOURCE_LENGTHS[row]
-        parts = (alone.log_probs[0, :size], alone.attention[0, :, :, :size, :length])
-        np.testing.assert_array_equal(expected[0], alone.tokens[0])
-        assert_same(expected[1:], parts)
-
-
-def decode_again(teacher_forced, config, source, lengths, limits):
-    """Greedy decoding that runs the whole prefix through the model at every step."""
-    batch, size = source.shape
-    inputs = np.full((batch, size + 1), config.bos_id, np.int32)
-    log_probs, done = np.zeros((batch, size), np.float32), limits <= 0
-    out_lengths, attention = np.zeros(batch, np.int32), None
-    for step in range(size):
-        full = np.full(batch, size, np.int32)
-        logits, attention = teacher_forced(source, lengths, inputs[:, :size], full)
-        logits = np.array(logits[:, step])
-        logits[:, config.bos_id] = -np.inf
-        chosen = logits.argmax(axis=-1)
-        log_probs[:, step] = np.asarray(jax.nn.log_softmax(logits, axis=-1)).max(axis=-1)
-        done = done | (chosen == config.eos_id)
-        out_lengths += ~done
-        inputs[:, step + 1] = chosen
-        done = done | (step + 1 >= limits)
-    kept = np.arange(size)[None] < out_lengths[:, None]
-    return np.where(kept, inputs[:, 1:], 0), out_lengths, log_probs, np.asarray(attention)
-
-
-def assert_decoded(decoded, expected, source_lengths):
-    tokens, lengths, log_probs, attention = expected
-    np.testing.assert_array_equal(decoded.lengths, lengths)
-    np.testing.assert_array_equal(decoded.tokens, tokens)
-    for row, size in enumerate(lengths):
-        assert_same(log_probs[row, :size], decoded.log_probs[row, :size])
-        length = source_lengths[row]
-        assert_same(
-            attention[row, :, :, :size, :length], decoded.attention[row, :, :, :size, :length]
-        )
-
-
-def test_cached_decoding_equals_running_the_whole_prefix_again(
-    decode, teacher_forced, source, encoder_decoder
-):
-    decoded = decode(source, SOURCE_LENGTHS, TARGET_LENGTHS)
-    config = encoder_decoder.config
-    expected = decode_again(teacher_forced, config, source, SOURCE_LENGTHS, TARGET_LENGTHS)
-    assert_decoded(decoded, expected, SOURCE_LENGTHS)
-
-
-def test_each_row_ends_after_its_own_limit(decode, source):
-    limits = np.array([0, 3, 12, 99], np.int32)
-    decoded = decode(source, SOURCE_LENGTHS, limits)
-    np.testing.assert_array_equal(decoded.lengths, [0, 3, 12, 12])
-    for row, size in enumerate(decoded.lengths):
-        assert (np.asarray(decoded.tokens)[row, size:] == 0).all()
-
-
-def test_rows_end_at_the_end_token_which_is_left_out(stopping):
-    _, decode, teacher_forced = stopping
-    source = draw(4, EOS_BATCH, WIDER)
-    lengths = np.arange(EOS_BATCH, dtype=np.int32) % WIDER + 1
-    limits = np.full(EOS_BATCH, WIDER, np.int32)
-    decoded = decode(source, lengths, limits)
-    found = np.asarray(decoded.lengths)
-    assert found.min() < WIDER, "no row ended early, so nothing was tested"
-    assert len(set(found)) > 2, "all rows ended together, so nothing was tested"
-    assert not (np.asarray(decoded.tokens) == EOS_CONFIG.eos_id).any()
-    assert_decoded(
-        decoded, decode_again(teacher_forced, EOS_CONFIG, source, lengths, limits), lengths
+def test_a_source_of_another_vocabulary_and_length_is_read():
+    model = EncoderDecoder(UNLIKE_CONFIG, rngs=nnx.Rngs(0))
+    source, target = draw(9, BATCH, 8), draw(4, BATCH, 5)
+    lengths = np.array([5, 2, 1, 3], np.int32)
+    logits, weights = jitted(model, EncoderDecoder.__call__)(
+        source, SOURCE_LENGTHS, target, lengths
     )
+    assert logits.shape == (BATCH, 5, 6)
+    assert weights.shape == (BATCH, 2, 2, 5, 8)
+    assert np.isfinite(logits).all()
+    assert np.isfinite(weights).all()
 
 
-def test_the_start_token_is_never_emitted(stopping):
-    """Even where it is the likeliest by far: its column of the head is turned and enlarged."""
-    model, _, _ = stopping
-    loud = nnx.clone(model)
-    loud.head.kernel[...] = loud.head.kernel[...].at[:, EOS_CONFIG.bos_id].multiply(-100.0)
-    source = draw(4, EOS_BATCH, WIDER)
-    lengths = np.full(EOS_BATCH, WIDER, np.int32)
-    bos = np.full((EOS_BATCH, WIDER), EOS_CONFIG.bos_id, np.int32)
-    logits = jitted(loud, EncoderDecoder.__call__)(source, lengths, bos, lengths)[0]
-    likeliest = np.asarray(logits).argmax(axis=-1)
-    assert (likeliest == EOS_CONFIG.bos_id).any(), "the start token never won"
-    decoded = jitted(loud, EncoderDecoder.decode)(source, lengths, lengths)
-    inside = np.arange(WIDER)[None] < np.asarray(decoded.lengths)[:, None]
-    assert not (np.asarray(decoded.tokens)[inside] == EOS_CONFIG.bos_id).any()
-    assert np.isfinite(decoded.log_probs).all()
+def test_a_target_has_the_length_of_its_source_unless_an_end_token_says_where_it_ends():
+    alike = EncoderDecoderConfig.debug(6, 5)
+    assert [alike.max_new_tokens(size) for size in (1, 12, 99)] == [1, 12, 12]
+    assert [UNLIKE_CONFIG.max_new_tokens(size) for size in (1, 8)] == [5, 5]
 
 
-def test_log_probabilities_are_those_of_the_tokens_that_can_be_emitted(decode, source):
-    decoded = decode(source, SOURCE_LENGTHS, TARGET_LENGTHS)
-    log_probs = np.asarray(decoded.log_probs)
-    assert (log_probs <= 0).all()
-    for row, size in enumerate(decoded.lengths):
-        # The likeliest of 16 tokens has at least a sixteenth of the probability.
-        assert (log_probs[row, :size] >= -np.log(16) - TOLERANCE).all()
+@pytest.fixture(scope="module")
+def encode():
+    return jax.jit(EncoderDecoder.encode)
+
+
+@pytest.fixture(scope="module")
+def by_order(encoder_decoder):
+    """The same parameters, with source positions counted from either side."""
+
+    def build(order):
+        config = dataclasses.replace(encoder_decoder.config, source_order=order)
+        model = EncoderDecoder(config, rngs=nnx.Rngs(0))
+        nnx.update(model, nnx.state(encoder_decoder, nnx.Param))
+        return model
+
+    return {order: build(order) for order in SOURCE_ORDERS}
+
+
+def memories_of(memories, row, length):
+    return jax.tree.map(lambda values: np.asarray(values)[row, :length], memories)
+
+
+def renumbered(model, order):
+    """A model whose position i is what position ``order[i]`` was."""
+    other = nnx.clone(model)
+    table = np.asarray(model.source_positions.embedding[...])
+    other.source_positions.embedding[...] = jnp.array(table[order])
+    return other
+
+
+@pytest.mark.parametrize("order", SOURCE_ORDERS)
+def test_padding_of_a_source_changes_nothing_wherever_positions_are_counted_from(
+    encode, by_order, source, order
+):
+    short = encode(by_order[order], source[:, :SIZE], SOURCE_LENGTHS)
+    wide = encode(by_order[order], source, SOURCE_LENGTHS)
+    for row, length in enumerate(SOURCE_LENGTHS):
+        assert_same(memories_of(short, row, length), memories_of(wide, row, length))
+
+
+def test_positions_from_the_end_are_counted_from_where_each_source_really_ends(
+    encode, by_order, source
+):
+    """Each row, padding and all, reads as one whose first symbol has position length - 1."""
+    got = encode(by_order["end"], source, SOURCE_LENGTHS)
+    for row, length in enumerate(SOURCE_LENGTHS):
+        down = np.abs(length - 1 - np.arange(WIDER))
+        expected = encode(renumbered(by_order["start"], down), source, SOURCE_LENGTHS)
+        assert_same(memories_of(expected, row, length), memories_of(got, row, length))
+
+
+def test_positions_from_either_side_are_not_the_same(encode, by_order, source):
+    start, end = (encode(by_order[order], source, SOURCE_LENGTHS) for order in SOURCE_ORDERS)
+    differences = [
+        np.abs(memories_of(start, row, length)[0].keys - memories_of(end, row, length)[0].keys)
+        for row, length in enumerate(SOURCE_LENGTHS)
+    ]
+    assert [difference.max() > TOLERANCE for difference in differences] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -238,9 +197,20 @@ def test_log_probabilities_are_those_of_the_tokens_that_can_be_emitted(decode, s
         ({"bos_id": -1}, "bos_id: expected 0..5, got -1"),
         ({"eos_id": 6}, "eos_id: expected 0..5, got 6"),
         ({"num_heads": 3}, "num_heads: expected a divisor of embed_dim 16, got 3"),
-        ({"max_len": 0, "num_decoder_layers": 0}, "got num_decoder_layers=0, max_len=0"),
+        (
+            {"max_source_len": 0, "num_decoder_layers": 0},
+            "expected sizes of at least 1, got num_decoder_layers=0, max_source_len=0",
+        ),
+        (
+            {"source_vocab_size": 0, "target_vocab_size": -1, "max_target_len": 0},
+            "got source_vocab_size=0, target_vocab_size=-1, max_target_len=0",
+        ),
+        (
+            {"source_order": "middle"},
+            r"source_order: expected one of \('start', 'end'\), got 'middle'",
+        ),
     ],
 )
 def test_an_impossible_config_is_refused_with_what_was_expected(changed, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(EOS_CONFIG, **changed)
+        dataclasses.replace(UNLIKE_CONFIG, **changed)

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from models.vocabulary import BOS, MASK, UNKNOWN, UnknownSymbolError, Vocabulary
+from models.vocabulary import BOS, EOS, MASK, UNKNOWN, UnknownSymbolError, Vocabulary
 
 ENGLISH = Vocabulary.english_letters(MASK)
+SPACED = Vocabulary(symbols=("AE1", "K", "T", "ŋ", "."), specials=(BOS, EOS), separator=" ")
 PLAIN = Vocabulary(symbols=tuple("abcdefghijklmnop"), specials=(BOS,))
-VOCABULARIES = pytest.mark.parametrize("vocabulary", [ENGLISH, PLAIN], ids=["english", "plain"])
+VOCABULARIES = pytest.mark.parametrize(
+    "vocabulary", [ENGLISH, PLAIN, SPACED], ids=["english", "plain", "spaced"]
+)
 # Letters whose lower case is longer, is another letter's, or is ASCII though they are not.
 TRICKY = "İK\u017fßΣ é\x00\r\n\u2028😀'-"
 
@@ -41,6 +44,40 @@ def test_what_is_decoded_encodes_to_itself(ids):
     assert ENGLISH.encode(ENGLISH.decode(ids)).tolist() == ids
 
 
+@given(st.lists(st.sampled_from(SPACED.symbols)))
+def test_symbols_between_separators_are_encoded_and_decoded(symbols):
+    text = " ".join(symbols)
+    ids = SPACED.encode(text)
+    assert ids.dtype == np.int32
+    assert [SPACED.symbols[index] for index in ids] == symbols
+    assert SPACED.split(text) == symbols
+    assert SPACED.decode(ids) == text
+
+
+separators = st.sampled_from([" ", ",", "\t", "|", "a"])
+
+
+@given(st.data(), separators)
+def test_any_names_without_the_separator_can_be_symbols(data, separator):
+    alphabet = "abK1ŋ ,|\t".replace(separator, "")
+    names = st.text(alphabet, min_size=1, max_size=4)
+    symbols = tuple(data.draw(st.lists(names, min_size=1, max_size=5, unique=True)))
+    vocabulary = Vocabulary(symbols=symbols, specials=(), separator=separator)
+    ids = data.draw(st.lists(st.integers(0, len(symbols) - 1)))
+    text = vocabulary.decode(ids)
+    assert text == separator.join(symbols[index] for index in ids)
+    assert vocabulary.encode(text).tolist() == ids
+
+
+def test_the_alphabet_of_symbols_between_separators_reads_as_a_text_of_them():
+    assert SPACED.alphabet == "AE1 K T ŋ ."
+    assert SPACED.encode(SPACED.alphabet).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_special_tokens_stand_between_separators_too():
+    assert SPACED.decode([5, 1, 0, 2, 6]) == "<bos> K AE1 T <eos>"
+
+
 def test_special_and_unknown_tokens_are_decoded_by_name():
     assert ENGLISH.decode([21, 28, 0]) == "t<mask><unk>"
 
@@ -51,6 +88,13 @@ def test_special_and_unknown_tokens_are_decoded_by_name():
 def test_normalising_is_the_books_preprocessing(text):
     expected = re.sub("[^A-Za-z]+", " ", text).lower()
     assert ENGLISH.normalize(text).text == expected
+
+
+@VOCABULARIES
+@given(text=st.text() | st.text(alphabet="aZ " + TRICKY))
+@example(text=TRICKY)
+def test_the_quick_way_to_normalise_gives_the_same_text(vocabulary, text):
+    assert vocabulary.normalized(text) == vocabulary.normalize(text).text
 
 
 @given(st.text() | st.text(alphabet="aZ " + TRICKY))
@@ -100,6 +144,25 @@ def test_positions_count_code_points():
     assert caught.value.position == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "symbol", "position"),
+    [
+        ("K AE2 T", "'AE2'", 1),
+        ("K AE1 t", r"'t' \(U\+0074\)", 2),
+        ("K  T", "''", 1),
+        (" K", "''", 0),
+        ("K ", "''", 1),
+        (" ", "''", 0),
+        ("K <eos>", "'<eos>'", 1),
+    ],
+)
+def test_positions_count_symbols_between_separators(text, symbol, position):
+    expected = rf"expected symbols of the alphabet 'AE1 K T ŋ \.', got {symbol} at position"
+    with pytest.raises(UnknownSymbolError, match=f"^{expected} {position}$") as caught:
+        SPACED.encode(text)
+    assert caught.value.position == position
+
+
 def test_with_an_unknown_token_any_text_is_encoded():
     assert ENGLISH.encode("aé!").tolist() == [2, 0, 0]
 
@@ -120,6 +183,12 @@ def test_json_brings_the_same_vocabulary_back(vocabulary):
     assert Vocabulary.from_json(json.loads(text)) == vocabulary
 
 
+def test_json_that_says_nothing_of_a_separator_means_none():
+    data = PLAIN.to_json()
+    del data["separator"]
+    assert Vocabulary.from_json(data) == PLAIN
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -127,6 +196,15 @@ def test_json_brings_the_same_vocabulary_back(vocabulary):
         ({"symbols": ("a", BOS)}, "expected every token once, got repeated ones"),
         ({"symbols": ("a", "bc", "")}, r"expected single characters, got \['bc', ''\]"),
         ({"symbols": ("a", UNKNOWN)}, r"expected single characters, got \['<unk>'\]"),
+        (
+            {"symbols": ("a", "b c", "", " "), "separator": " "},
+            r"expected names without ' ', got \['b c', '', ' '\]",
+        ),
+        ({"symbols": ("a", "b", "a"), "separator": " "}, "expected every token once"),
+        (
+            {"symbols": ("a", "b"), "separator": ", "},
+            "separator: expected one character or none, got ', '",
+        ),
         ({"normalization": "nfd"}, r"expected one of \('none', 'letters', 'nfc'\), got 'nfd'"),
     ],
 )
@@ -145,6 +223,8 @@ def test_a_bad_vocabulary_is_refused_with_what_was_expected(fields, message):
         {"symbols": [["a"]], "specials": [], "normalization": "none"},
         {"symbols": ["a"], "specials": [None], "normalization": "none"},
         {"symbols": ["a"], "specials": [], "normalization": 5},
+        {"symbols": ["a"], "specials": [], "normalization": "none", "separator": 5},
+        {"symbols": ["a"], "specials": [], "normalization": "none", "separator": None},
     ],
 )
 def test_json_that_is_no_vocabulary_is_refused(data):

@@ -8,6 +8,7 @@ from flax import nnx
 
 from models.blocks import BlockConfig, TransformerConfig
 from models.checkpoint import flatten
+from models.decoding import decode
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.perceiver import PerceiverConfig
 from models.wirings import WIRINGS
@@ -52,7 +53,7 @@ def build_and_run(wiring, config):
     model = WIRINGS[wiring].model(config, rngs=nnx.Rngs(0))
     tokens, lengths = jnp.zeros((1, 4), jnp.int32), jnp.array([4], jnp.int32)
     if isinstance(model, EncoderDecoder):
-        return model.decode(tokens, lengths, lengths)
+        return decode(model, tokens, lengths, lengths)
     return model(tokens, lengths)
 
 
