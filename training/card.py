@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint import ModelCard, read_card
+from models.vocabulary import Vocabulary
 
 CARD_NAME = "README.md"
 MAX_LIST = 8
@@ -26,18 +27,18 @@ def write_model_card(bundle: Path) -> Path:
 def model_card(card: ModelCard, sha256: str, pictures: list[str]) -> str:
     """The card as Markdown."""
     created = datetime.datetime.fromtimestamp(card.created, tz=datetime.UTC).date().isoformat()
-    vocabulary = card.vocabulary
     sections = [
         f"# {card.name}, version {card.version}",
         f"A model of wiring `{card.wiring}` for the task `{card.task['name']}`, trained {created}.",
         "## Input",
         _table(
             [
-                ("alphabet", _alphabet(vocabulary.characters)),
-                ("normalization", vocabulary.normalization),
+                ("alphabet", _alphabet(card.vocabulary)),
+                ("normalization", card.vocabulary.normalization),
                 ("length in tokens", f"{card.limits['min_len']} to {card.limits['max_len']}"),
             ]
         ),
+        *_output(card),
         "## Figures",
         _table(_flat(card.figures)),
         *(f"![{Path(name).stem.replace('_', ' ')}](plots/{name})" for name in pictures),
@@ -53,17 +54,26 @@ def model_card(card: ModelCard, sha256: str, pictures: list[str]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _alphabet(characters: tuple[str, ...]) -> str:
-    """The characters as code in a table, those that do not print by their escapes."""
-    shown = "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in characters[:MAX_ALPHABET]
+def _output(card: ModelCard) -> list[str]:
+    """What a model writes, where that is not in the alphabet it reads."""
+    if card.target_vocabulary is None:
+        return []
+    return ["## Output", _table([("alphabet", _alphabet(card.target_vocabulary))])]
+
+
+def _alphabet(vocabulary: Vocabulary) -> str:
+    """The symbols as code in a table, characters that do not print by their escapes."""
+    symbols = vocabulary.characters
+    shown = vocabulary.separator.join(
+        symbol if symbol.isprintable() else symbol.encode("unicode_escape").decode()
+        for symbol in symbols[:MAX_ALPHABET]
     )
-    more = len(characters) - MAX_ALPHABET
+    more = len(symbols) - MAX_ALPHABET
     rest = f" and {more} more in model.json" if more > 0 else ""
+    kind = "symbols" if vocabulary.separator else "characters"
     # A longer fence than any run of backticks within.
-    fence = "``" if "`" in shown else "`"
-    return f"{fence}{shown}{fence}{rest} ({len(characters)} characters)"
+    fence, gap = ("``", " ") if "`" in shown else ("`", "")
+    return f"{fence}{gap}{shown}{gap}{fence}{rest} ({len(symbols)} {kind})"
 
 
 def _table(rows: list[tuple[str, Any]]) -> str:

@@ -59,7 +59,7 @@ class RaggedCausalLMRecipe:
             config=masked.config,
             optimization=Optimization(
                 num_steps=4000,
-                batch_size=64,
+                batch_size=32,
                 learning_rate=2e-3,
                 weight_decay=0.05,
                 warmup_steps=200,

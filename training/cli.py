@@ -14,10 +14,10 @@ from typing import Any
 
 import jax
 
-from models.checkpoint import CheckpointError, ModelCard, find_bundle, load_model, read_card
+from models.checkpoint import Bundle, CheckpointError, ModelCard, find_bundle, load_model, read_card
 from models.perceiver import PerceiverConfig
 from models.vocabulary import Vocabulary
-from training import causal_lm, masked_lm, perceiver, plots, reversal
+from training import causal_lm, masked_lm, pair_commands, perceiver, plots, reversal
 from training.causal_lm_ragged import RaggedCausalLMRecipe
 from training.corpus import CorpusError, is_book, load_corpus
 from training.cost_curve import measure_cost
@@ -25,8 +25,9 @@ from training.devices import DevicesError, join_processes, split_cpu
 from training.loop import Interrupted, RunOptions, TrainingError, show, train
 from training.masked_lm_ragged import RaggedMaskedLMRecipe
 from training.own_text import BUILD
+from training.pairs import PairsError
 from training.public_text import load_public_text
-from training.recipe import Recipe
+from training.recipe import Figures, Recipe
 from training.run_directory import RunError
 from training.step import Optimization
 from training.text_recipes import OWN_PRESETS, TEXT_RECIPES, recipe_for_text, recipe_to_evaluate
@@ -74,7 +75,12 @@ RECIPES = {
         "an encoder that fills masked characters",
         RaggedMaskedLMRecipe,
     ),
-    "reversal": Entry(reversal.ReversalRecipe, None, "an encoder-decoder that reverses strings"),
+    "reversal": Entry(
+        reversal.ReversalRecipe,
+        None,
+        "an encoder-decoder that reverses strings",
+        reversal.ReversalRecipe,
+    ),
     "perceiver": Entry(
         perceiver.PerceiverRecipe,
         perceiver.vocabulary,
@@ -105,6 +111,7 @@ FAILURES = (
     DevicesError,
     OptionError,
     OSError,
+    PairsError,
     RunError,
     TrainingError,
 )
@@ -139,38 +146,55 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, entry in RECIPES.items():
         command = commands.add_parser(name, help=f"train {entry.summary}")
-        command.add_argument("--preset", choices=entry.presets, default=entry.presets[0])
-        command.add_argument(
-            "--seed", type=_natural, help="default: the preset's own, which is 0 if not said"
-        )
-        command.add_argument(
-            "--num-steps", type=_positive, metavar="N", help="default: the preset's own"
-        )
-        command.add_argument(
-            "--out",
-            type=Path,
-            help="where bundles go (default: checkpoints; with --preset debug, runs/checkpoints)",
-        )
-        command.add_argument(
-            "--run-dir",
-            type=Path,
-            help="where metrics and saved states go (default: runs/COMMAND)",
-        )
-        _add_running(command)
+        _add_training(command, name, entry.presets)
         if entry.vocabulary:
             _add_corpus(command)
             _add_own_text(command)
-        command.set_defaults(run=_train, name=name)
+    command = commands.add_parser(
+        pair_commands.COMMAND, help="train an encoder-decoder on any file of pairs"
+    )
+    _add_training(command, pair_commands.COMMAND, pair_commands.PRESETS)
+    pair_commands.add_options(command)
+    command = commands.add_parser("cmudict", help="write the CMU dictionary as a file of pairs")
+    pair_commands.add_cmudict(command)
     command = commands.add_parser("evaluate", help="recompute the figures of a bundle")
     command.add_argument("name", metavar="NAME", help="as in checkpoints/NAME/VERSION")
     command.add_argument("--checkpoints", type=Path, default=CHECKPOINTS)
     command.add_argument("--json", action="store_true", help="print JSON")
     _add_corpus(command)
+    command.add_argument(
+        "--pairs",
+        type=Path,
+        metavar="FILE.tsv",
+        help="for a model of seq2seq: its pairs, or others",
+    )
     command.set_defaults(run=_evaluate)
     command = commands.add_parser("cost-curve", help="time the Perceiver against self-attention")
     command.add_argument("--out", type=Path, default=Path("runs/cost_curve.png"), help="the plot")
     command.set_defaults(run=_cost_curve)
     return top
+
+
+def _add_training(command: argparse.ArgumentParser, name: str, presets: Sequence[str]) -> None:
+    command.add_argument("--preset", choices=presets, default=presets[0])
+    command.add_argument(
+        "--seed", type=_natural, help="default: the preset's own, which is 0 if not said"
+    )
+    command.add_argument(
+        "--num-steps", type=_positive, metavar="N", help="default: the preset's own"
+    )
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="where bundles go (default: checkpoints; with --preset debug, runs/checkpoints)",
+    )
+    command.add_argument(
+        "--run-dir",
+        type=Path,
+        help="where metrics and saved states go (default: runs/COMMAND)",
+    )
+    _add_running(command)
+    command.set_defaults(run=_train, name=name)
 
 
 def _add_running(command: argparse.ArgumentParser) -> None:
@@ -261,6 +285,8 @@ def _train(options: argparse.Namespace) -> None:
 
 def _recipe(options: argparse.Namespace) -> Recipe:
     """The recipe that the options of a training command ask for."""
+    if options.name == pair_commands.COMMAND:
+        return pair_commands.build(options)
     entry = RECIPES[options.name]
     if not entry.vocabulary:
         return entry.build(options.preset, None)
@@ -308,7 +334,9 @@ def _optimization(options: argparse.Namespace, recipe: Recipe) -> Optimization:
 def _command(options: argparse.Namespace, recipe: Recipe) -> str:
     """The command that trains the same model again, without what names this machine's paths."""
     command = f"python -m training {options.name} --preset {options.preset} --seed {recipe.seed}"
-    if getattr(options, "model_name", None):
+    if options.name == pair_commands.COMMAND:
+        command += f" {pair_commands.spelled(options)}"
+    elif getattr(options, "model_name", None):
         files = " ".join(shlex.quote(path.name) for path in options.corpus)
         command += f" --name {options.model_name} --corpus {files}"
         if options.vocabulary:
@@ -322,8 +350,7 @@ def _command(options: argparse.Namespace, recipe: Recipe) -> str:
 def _evaluate(options: argparse.Namespace) -> None:
     bundle = load_model(find_bundle(options.checkpoints, options.name))
     card = bundle.card
-    recipe = _recipe_to_evaluate(card, options.corpus)
-    figures = recipe.evaluate(bundle.model)
+    figures = _figures(options, bundle)
     recorded = {name: value for name, value in card.figures.items() if name not in figures}
     if options.json:
         content = {"name": card.name, "version": card.version, "figures": figures}
@@ -333,6 +360,13 @@ def _evaluate(options: argparse.Namespace) -> None:
             f"{card.name} version {card.version}, recomputed:\n{show(figures, '  ')}\n"
         )
         sys.stdout.write(f"recorded in training:\n{show(recorded, '  ')}\n")
+
+
+def _figures(options: argparse.Namespace, bundle: Bundle) -> Figures:
+    """What is measured of a bundle today."""
+    if pair_commands.has_trained(bundle.card):
+        return pair_commands.evaluate(bundle, options.pairs)
+    return _recipe_to_evaluate(bundle.card, options.corpus).evaluate(bundle.model)
 
 
 def _recipe_to_evaluate(card: ModelCard, corpus: Sequence[Path] | None) -> Recipe:

@@ -276,6 +276,7 @@ def write_bundle(
         wiring=identity.wiring,
         config=dataclasses.asdict(identity.config),
         vocabulary=identity.vocabulary,
+        target_vocabulary=identity.target_vocabulary,
         limits=identity.limits,
         task=identity.task,
         recipe={

@@ -62,14 +62,14 @@ class RaggedMaskedLMRecipe:
             vocabulary=vocabulary,
             config=TransformerConfig(
                 vocab_size=len(vocabulary.symbols),
-                embed_dim=192,
-                num_heads=6,
+                embed_dim=128,
+                num_heads=4,
                 num_layers=4,
                 max_seq_len=128,
             ),
             optimization=Optimization(
-                num_steps=6000,
-                batch_size=64,
+                num_steps=12_000,
+                batch_size=32,
                 learning_rate=2e-3,
                 weight_decay=0.05,
                 warmup_steps=200,

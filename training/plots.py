@@ -1,6 +1,6 @@
 """Pictures of what training and evaluation found, as PNG files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,8 +60,8 @@ def loss_by_length(path: Path, losses: dict[str, float], unigram_entropy: float)
         axes.legend()
 
 
-def alignment(path: Path, maps: np.ndarray, source: str, target: str) -> None:
-    """Cross-attention (heads, target, source) of one string: every head, then their mean."""
+def alignment(path: Path, maps: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
+    """Cross-attention (heads, target, source) of one source: every head, then their mean."""
     titles = [f"head {head}" for head in range(len(maps))] + ["mean"]
     with canvas(path, columns=len(titles)) as panels:
         for axes, title, weights in zip(panels, titles, [*maps, maps.mean(axis=0)], strict=True):
@@ -70,6 +70,35 @@ def alignment(path: Path, maps: np.ndarray, source: str, target: str) -> None:
             axes.set_yticks(range(len(target)), list(target), fontsize=7)
             axes.set_title(title)
         panels[0].set(xlabel="source", ylabel="target")
+
+
+def by_length(path: Path, figures: dict[str, dict[str, float]]) -> None:
+    """How well strings of each length are reversed, and how well the attention shows it."""
+    lengths = [int(length) for length in figures]
+    with canvas(path) as (axes,):
+        for name in ("exact_match", "argmax_rate", "mean_weight"):
+            values = [figure[name] for figure in figures.values()]
+            axes.plot(lengths, values, marker="o", label=name.replace("_", " "))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [str(length) for length in lengths], fontsize=7)
+        axes.set(xlabel="length", ylim=(0, 1.02), title="Reversal by length")
+        axes.legend()
+
+
+def errors_by_length(path: Path, figures: dict[str, dict[str, float | int]]) -> None:
+    """Error rates by the length of the source; bars say how many sources there are."""
+    lengths = [int(length) for length in figures]
+    with canvas(path) as (axes,):
+        for name in ("sequence_error_rate", "symbol_error_rate"):
+            values = [figure[name] for figure in figures.values()]
+            axes.plot(lengths, values, marker="o", label=name.replace("_", " "))
+        axes.set(xlabel="source length", ylim=(0, None), title="Errors by source length")
+        axes.legend()
+        counts = axes.twinx()
+        counts.bar(lengths, [f["num_sources"] for f in figures.values()], color="0.85", zorder=0)
+        counts.set_ylabel("sources")
+        axes.set_zorder(counts.get_zorder() + 1)
+        axes.set_frame_on(False)
 
 
 def fidelity(path: Path, shares: dict[str, dict[str, float]], most_frequent: float) -> None:

@@ -16,7 +16,7 @@ Weighted = Sequence[tuple[Corpus, float]]
 
 
 def draw_bucket(
-    generator: np.random.Generator, buckets: Sequence[int], weights: Sequence[int]
+    generator: np.random.Generator, buckets: Sequence[int], weights: Sequence[float | int]
 ) -> int:
     """One of ``buckets``, each as often as its weight says."""
     shares = np.array(weights, dtype=np.float64)
@@ -91,7 +91,12 @@ def real_positions(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def padding_share(batch: Mapping[str, Any]) -> float:
-    """The share of the positions of a batch that are padding; 0 where no row has a length."""
-    if "lengths" not in batch:
+    """The share of the positions of a batch that are padding; 0 where no row has a length.
+
+    Where sources and targets have lengths of their own, both count.
+    """
+    lengths = [batch[name] for name in ("lengths", "target_lengths") if name in batch]
+    if not lengths:
         return 0.0
-    return 1.0 - float(batch["lengths"].sum()) / batch["targets"].size
+    num_real = sum(float(each.sum()) for each in lengths)
+    return 1.0 - num_real / (len(lengths) * batch["targets"].size)

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from flax import nnx
-
 from models.vocabulary import Vocabulary
 from training.step import Batch, Objective, Optimization
 
@@ -20,6 +18,7 @@ class Identity:
     wiring: str
     config: Any
     vocabulary: Vocabulary
+    target_vocabulary: Vocabulary | None = None
     limits: dict[str, int]
     task: dict[str, Any]
     corpus: dict[str, Any]
@@ -65,7 +64,7 @@ class Recipe(Protocol):
         """Every other figure of the recipe, measured on the model."""
         ...
 
-    def plot(self, model: nnx.Module, figures: Figures, directory: Path) -> None:
+    def plot(self, model: Any, figures: Figures, directory: Path) -> None:
         """Draws the figures into ``directory`` as PNG files."""
         ...
 

@@ -146,9 +146,9 @@ def test_training_again_makes_a_new_version_and_leaves_the_old_alone(trained, co
 def test_the_seed_of_the_command_is_that_of_the_data(trained, monkeypatch):
     seeds = []
 
-    def note(seed, count):
+    def note(seed, *sizes):
         seeds.append(seed[0])
-        return draw_strings(seed, count)
+        return draw_strings(seed, *sizes)
 
     monkeypatch.setattr("training.reversal.draw_strings", note)
     recipe = cli.RECIPES["reversal"].build("debug", None)
@@ -278,7 +278,8 @@ def test_parts_that_do_not_divide_the_batch_are_told(command, tmp_path):
 def test_a_bundle_of_no_recipe_cannot_be_evaluated(command, tiny_checkpoints, tmp_path):
     bundle = shutil.copytree(tiny_checkpoints / "reversal" / "1", tmp_path / "mine" / "1")
     card = json.loads((bundle / "model.json").read_text())
-    (bundle / "model.json").write_text(json.dumps({**card, "name": "mine"}))
+    recipe = {"preset": "debug", "command": "python -m other"}
+    (bundle / "model.json").write_text(json.dumps({**card, "name": "mine", "recipe": recipe}))
     status, _, err = command("evaluate", "mine", "--checkpoints", tmp_path)
     assert status == 1
     assert "mine: expected a model of the recipes" in err
