@@ -30,6 +30,8 @@ TABLE: dict[type[TriwireError], tuple[int, str, str]] = {
     errors.NotReady: (503, "server_error", "not_ready"),
     errors.DeadlineExceeded: (504, "server_error", "deadline_exceeded"),
 }
+# The same of whatever else is raised.
+FAULT = (500, "server_error", "internal_error")
 
 # What clients of the Hugging Face protocol are told of a status; everything else is "validation".
 HUGGING_FACE_TYPES = {
@@ -48,14 +50,26 @@ def call_path(scope: Scope) -> str:
     return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
+def error_content(request: Request, error: Exception) -> dict[str, object]:
+    """The body of the answer to any error, for where the status has been sent already."""
+    if not isinstance(error, TriwireError):
+        return _content(request, *FAULT, _fault_message(request, error), None)
+    status, error_type, code = TABLE[type(error)]
+    return _content(request, status, error_type, code, _message(request, error), error.param)
+
+
+def _message(request: Request, error: TriwireError) -> str:
+    if TABLE[type(error)][0] != 500:
+        return str(error)
+    logger.error("request %s: %s", request.state.request_id, error)
+    return "the model gave no usable answer; the log has the details"
+
+
 def answer_triwire_error(request: Request, error: Exception) -> JsonResponse:
     """The answer to an error of ours."""
     assert isinstance(error, TriwireError)
     status, error_type, code = TABLE[type(error)]
-    message = str(error)
-    if status == 500:
-        logger.error("request %s: %s", request.state.request_id, error)
-        message = "the model gave no usable answer; the log has the details"
+    message = _message(request, error)
     answer = _answer(request, status, error_type, code, message, error.param)
     if isinstance(error, errors.Unauthorized):
         detail = ' error="invalid_token"' if error.has_key else ""
@@ -89,28 +103,37 @@ async def on_http_exception(request: Request, error: Exception) -> JsonResponse:
 
 async def on_fault(request: Request, error: Exception) -> JsonResponse:
     """Handles whatever else is raised: a fault of ours, with no internals in the answer."""
+    return _answer(request, *FAULT, _fault_message(request, error), None)
+
+
+def _fault_message(request: Request, error: Exception) -> str:
     logger.error("request %s failed", request.state.request_id, exc_info=error)
-    message = "an internal error; the log has the details under this request id"
-    return _answer(request, 500, "server_error", "internal_error", message, None)
+    return "an internal error; the log has the details under this request id"
 
 
 def _answer(
     request: Request, status: int, error_type: str, code: str, message: str, param: str | None
 ) -> JsonResponse:
-    path = call_path(request.scope)
-    if path.startswith("/v2/") or path == "/v2":
-        content: dict[str, object] = {"error": message}
-    elif path.startswith("/models/"):
-        content = {"error": message, "error_type": HUGGING_FACE_TYPES.get(status, "validation")}
-    else:
-        content = {
-            "error": {
-                "message": message,
-                "type": error_type,
-                "param": param,
-                "code": code,
-                "request_id": request.state.request_id,
-            }
-        }
+    content = _content(request, status, error_type, code, message, param)
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
     return JsonResponse(content, status_code=status, headers=headers)
+
+
+def _content(
+    request: Request, status: int, error_type: str, code: str, message: str, param: str | None
+) -> dict[str, object]:
+    """The body of an error as the protocol of the path has it."""
+    path = call_path(request.scope)
+    if path.startswith("/v2/") or path == "/v2":
+        return {"error": message}
+    if path.startswith("/models/"):
+        return {"error": message, "error_type": HUGGING_FACE_TYPES.get(status, "validation")}
+    return {
+        "error": {
+            "message": message,
+            "type": error_type,
+            "param": param,
+            "code": code,
+            "request_id": request.state.request_id,
+        }
+    }

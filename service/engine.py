@@ -36,10 +36,12 @@ class Ragged:
 class Program:
     """A function of a model over rows.
 
-    ``function(model, ragged, lengths, *scalars)`` gives named arrays, one row each. ``grid`` holds
-    the (batch, length) shapes; for every length there is a batch of 1. ``scalars`` are the further
-    values of a row with the value that padding rows take; ``trial`` overrides them where the rows
-    that try a new model out would otherwise have nothing to do.
+    ``function(model, ragged, lengths, *scalars, *arrays)`` gives named arrays, one row each.
+    ``grid`` holds the (batch, length) shapes; for every length there is a batch of 1. ``scalars``
+    are the further values of a row with the value that padding rows take; ``trial`` overrides them
+    where the rows that try a new model out would otherwise have nothing to do. ``arrays`` are
+    whatever else a row has at a compiled length, with what padding rows hold; a row may have less
+    of an array than that, from its start.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Program:
     scalars: tuple[tuple[str, np.generic], ...] = ()
     grid: tuple[tuple[int, int], ...]
     trial: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Callable[[int], Mapping[str, np.ndarray]] = lambda _: {}
 
     def bucket(self, length: int) -> int:
         """The shortest compiled length that holds ``length``.
@@ -227,7 +230,8 @@ def _trial_rows(program: Program, batch: int, length: int) -> list[Row]:
     """As many rows of that length as the batch holds."""
     ragged = program.ragged
     values = np.zeros((length, *ragged.trailing), dtype=ragged.dtype)
-    return [{ragged.name: values, **dict(program.scalars), **program.trial}] * batch
+    row = {ragged.name: values, **dict(program.scalars), **program.arrays(length), **program.trial}
+    return [row] * batch
 
 
 def _checked(program: str, result: Result) -> Outcome:
@@ -253,5 +257,10 @@ def _collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> 
     for name, default in program.scalars:
         column = np.full(batch, default)
         column[: len(rows)] = [row[name] for row in rows]
+        arguments.append(column)
+    for name, default in program.arrays(length).items():
+        column = np.repeat(default[None], batch, axis=0)
+        for index, row in enumerate(rows):
+            column[index, *map(slice, np.shape(row[name]))] = row[name]
         arguments.append(column)
     return arguments

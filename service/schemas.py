@@ -15,6 +15,8 @@ UNKNOWN_FIELD = "unknown_field"
 MAX_NAME = 40
 # Items of a list that may each be of several kinds, which is slow to tell.
 MAX_ITEMS = 2**16
+# The widest beam; whatever its width, a beam costs as much as this one.
+MAX_BEAMS = 8
 
 Item = TypeVar("Item")
 Index = Annotated[int, Field(ge=0)]
@@ -124,7 +126,13 @@ class DecodeRequest(Request):
     """Sources for an encoder-decoder."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"inputs": "abcdefghijkl", "attention": {"heads": "mean"}}]}
+        json_schema_extra={
+            "examples": [
+                {"inputs": "abcdefghijkl", "attention": {"heads": "mean"}},
+                {"inputs": ["abcdefghijkl"], "num_beams": 4},
+                {"inputs": "abcdefghijkl", "stream": True},
+            ]
+        }
     )
 
     inputs: str | Items[str] = Field(description="One source or a list, in the model's alphabet.")
@@ -133,9 +141,16 @@ class DecodeRequest(Request):
         ge=1,
         description="Most tokens to decode, by default as many as the task needs.",
     )
+    num_beams: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_BEAMS,
+        description="Targets searched at a time; 1 takes the likeliest token every time.",
+    )
     attention: Attention = None
-    stream: Unserved = Field(
-        default=False, description="Server-sent events; not served yet, leave it false."
+    stream: bool = Field(
+        default=False,
+        description="Server-sent events: every token as it is decoded, then the whole answer.",
     )
 
 

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, TicketDep
 from service.schemas import CompletionRequest, DecodeRequest, EmbeddingsRequest, FillMaskRequest
+from service.streaming import event_stream
 from service.tasks.complete import CompletionAnswer, complete
 from service.tasks.decode import DecodeAnswer, decode
+from service.tasks.decode_stream import decode_stream
 from service.tasks.embeddings import EmbeddingsAnswer, embeddings
 from service.tasks.fill_mask import FillMaskAnswer, fill_mask
 from service.transport import JsonResponse, StrictRoute
@@ -60,9 +62,15 @@ async def post_fill_mask(
     return await _encoded(await fill_mask(context, body, ticket))
 
 
-@router.post("/decode", responses={200: {"model": DecodeAnswer}})
-async def post_decode(body: DecodeRequest, context: ContextDep, ticket: TicketDep) -> JsonResponse:
+@router.post(
+    "/decode", responses={200: {"model": DecodeAnswer, "content": {"text/event-stream": {}}}}
+)
+async def post_decode(
+    request: Request, body: DecodeRequest, context: ContextDep, ticket: TicketDep
+) -> Response:
     """Decodes one or many sources, with cross-attention maps on request."""
+    if body.stream:
+        return await event_stream(request, decode_stream(context, body, ticket))
     return await _encoded(await decode(context, body, ticket))
 
 

@@ -1,21 +1,31 @@
-"""Decode: sources through an encoder-decoder, greedily, with cross-attention on request."""
+"""Decode: sources through an encoder-decoder, greedily or by beam, with cross-attention on request.
+
+What a source becomes is decoded first; where the decoder looked is asked of the finished target in
+a second call, which greedy, beam and streamed answers share.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from models import beam_search, decoding
 from models.checkpoint import ModelCard
-from models.encoder_decoder import EncoderDecoder
+from models.decoding import Decoded
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.vocabulary import Vocabulary
 from service.batcher import Ticket
 from service.engine import Program, Ragged, Result, Row, make_grid
+from service.errors import InvalidInput
 from service.registry import LoadedModel
-from service.schemas import DecodeRequest
+from service.schemas import MAX_BEAMS, DecodeRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
 from service.tasks.context import Context, encode_text, off_loop, require_length
 
 WIRING = "encoder-decoder"
+# How many tokens a streamed source gets at a time.
+TOKENS_PER_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +51,24 @@ class Alignment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Beam:
+    """A target that beam search found, with the natural logarithm of its whole probability."""
+
+    output: str
+    logprob: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DecodeResult:
     """One decoded source; ``finish_reason`` is "length" where a limit cut it, otherwise "stop".
 
-    Where an end token could still have come when the limit was reached, that counts as a cut.
+    ``beams`` are all targets that beam search found, the most probable first, which is the output.
     """
 
     output: str
     finish_reason: str
     tokens: list[DecodedToken]
+    beams: list[Beam] | None = None
     attention: AttentionMap | None = None
     alignment: Alignment | None = None
 
@@ -72,69 +91,143 @@ class DecodeAnswer:
     usage: DecodeUsage
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a source became: its tokens, their log-probabilities, and whether it ended by itself."""
+
+    ids: np.ndarray
+    log_probs: np.ndarray
+    has_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A decode request, checked: the rows that its sources are, and what else it wants."""
+
+    model: LoadedModel
+    rows: list[Row]
+    choice: AttentionChoice | None
+
+    @property
+    def config(self) -> EncoderDecoderConfig:
+        """The model's."""
+        return EncoderDecoderConfig(**self.model.card.config)
+
+    @property
+    def targets(self) -> Vocabulary:
+        """The vocabulary of what is decoded."""
+        return self.model.card.target_vocabulary or self.model.card.vocabulary
+
+
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for an encoder-decoder."""
+    config = EncoderDecoderConfig(**card.config)
     ragged = Ragged(name="source", dtype=np.int32)
     grid = make_grid(
         card.limits["max_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
     )
-    scalars = (("max_new_tokens", np.int32(0)),)
+    few = tuple(shape for shape in grid if shape[0] <= 8)
+    limit = (("max_new_tokens", np.int32(0)),)
     trial = {"max_new_tokens": 1}
 
-    def full(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
-        return model.decode(*arrays)._asdict()
+    def decode(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+        return decoding.decode(model, *arrays)._asdict()
 
-    def lean(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
-        outputs = full(model, *arrays)
-        del outputs["attention"]
-        return outputs
+    def search(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+        return beam_search.beam_search(model, *arrays, max_beams=MAX_BEAMS).finite()
 
-    few = tuple(shape for shape in grid if shape[0] <= 8)
+    def attend(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+        return {"attention": decoding.cross_attention(model, *arrays)}
+
+    def begin(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+        return decoding.pack(decoding.start(model, *arrays))
+
+    def names(length: int) -> list[str]:
+        return sorted(decoding.packed_shapes(config, length))
+
+    def go_on(model: EncoderDecoder, source: Any, _: Any, *arrays: Any) -> dict[str, Any]:
+        named = dict(zip(names(source.shape[1]), arrays, strict=True))
+        state = decoding.unpack(model, named)
+        return decoding.pack(decoding.advance(model, state, TOKENS_PER_PART))
+
+    def target_arrays(length: int) -> dict[str, np.ndarray]:
+        return {
+            "tokens": np.zeros(config.max_new_tokens(length), np.int32),
+            "num_tokens": np.array(1, np.int32),
+        }
+
+    def state_arrays(length: int) -> dict[str, np.ndarray]:
+        shapes = decoding.packed_shapes(config, length)
+        return {
+            name: np.zeros(shapes[name].shape[1:], shapes[name].dtype) for name in names(length)
+        }
+
     return (
         Program(
-            name="decode", function=lean, ragged=ragged, scalars=scalars, grid=grid, trial=trial
+            name="decode", function=decode, ragged=ragged, scalars=limit, grid=grid, trial=trial
         ),
         Program(
-            name="decode+attention",
-            function=full,
+            name="search",
+            function=search,
             ragged=ragged,
-            scalars=scalars,
+            scalars=(*limit, ("num_beams", np.int32(1))),
             grid=few,
             trial=trial,
         ),
+        Program(name="attend", function=attend, ragged=ragged, arrays=target_arrays, grid=few),
+        Program(name="begin", function=begin, ragged=ragged, scalars=limit, grid=few, trial=trial),
+        Program(name="go on", function=go_on, ragged=ragged, arrays=state_arrays, grid=few),
     )
 
 
 async def decode(context: Context, request: DecodeRequest, ticket: Ticket) -> DecodeAnswer:
-    """Every source decoded greedily.
+    """Every source decoded, greedily or by beam search.
 
     Raises:
         InvalidInput: if a source holds a symbol outside the alphabet or has the wrong length.
     """
+    job = await prepare(context, request)
+    if request.num_beams == 1:
+        outputs = await context.run(job.model, "decode", job.rows, ticket)
+        return await finish(context, job, [greedy(output) for output in outputs], ticket)
+    outputs = await context.run(job.model, "search", job.rows, ticket)
+    answer = await finish(context, job, [_ranked(output, 0) for output in outputs], ticket)
+    beams = [_beams(job, output) for output in outputs]
+    results = [replace(r, beams=b) for r, b in zip(answer.results, beams, strict=True)]
+    return replace(answer, results=results)
+
+
+async def prepare(context: Context, request: DecodeRequest) -> Job:
+    """A request as rows for the model.
+
+    Raises:
+        InvalidInput: if a source, or what is asked of it, is not what the model takes.
+        TooLarge: if the attention that is asked for is.
+    """
     model = context.registry.choose(request.model, WIRING)
-    config = model.card.config
+    config = EncoderDecoderConfig(**model.card.config)
+    if request.stream and request.num_beams > 1:
+        raise InvalidInput(
+            f"expected 1 where stream is true, as a beam changes its mind, got {request.num_beams}",
+            "num_beams",
+        )
     texts = context.texts(request.inputs)
     sources = await off_loop(lambda: [_encode(model, text, param) for param, text in texts])
-    choice = choose(request.attention, config["num_decoder_layers"], config["num_heads"])
+    most = [config.max_new_tokens(len(source)) for source in sources]
+    limits = [min(request.max_new_tokens or size, size) for size in most]
+    choice = choose(request.attention, config.num_decoder_layers, config.num_heads)
     if choice:
-        num_pairs = sum(len(source) ** 2 for source in sources)
+        num_pairs = sum(len(s) * limit for s, limit in zip(sources, limits, strict=True))
         choice.require_size(num_pairs, context.settings.max_attention_values)
-    limits = [min(request.max_new_tokens or len(source), len(source)) for source in sources]
     rows = [
-        {"source": source, "max_new_tokens": limit}
+        {
+            "source": source,
+            "max_new_tokens": limit,
+            "num_beams": request.num_beams,
+        }
         for source, limit in zip(sources, limits, strict=True)
     ]
-    program = "decode+attention" if choice else "decode"
-    outputs = await context.run(model, program, rows, ticket)
-    results = [
-        _result(model, row, output, choice) for row, output in zip(rows, outputs, strict=True)
-    ]
-    return DecodeAnswer(
-        model=model.card.name,
-        version=model.card.version,
-        results=results,
-        usage=DecodeUsage(sum(map(len, sources)), sum(len(r.tokens) for r in results)),
-    )
+    return Job(model, rows, choice)
 
 
 def _encode(model: LoadedModel, text: str, param: str) -> np.ndarray:
@@ -143,29 +236,79 @@ def _encode(model: LoadedModel, text: str, param: str) -> np.ndarray:
     return tokens
 
 
-def _result(
-    model: LoadedModel, row: Row, output: Result, choice: AttentionChoice | None
-) -> DecodeResult:
-    source = row["source"]
-    symbols = model.card.vocabulary.tokens
-    ids = output["tokens"][: int(output["lengths"])]
-    tokens = [
-        DecodedToken(symbols[i], float(p)) for i, p in zip(ids, output["log_probs"], strict=False)
+def greedy(output: Result) -> Target:
+    """What the programs that decode greedily give for a row, in a part or in full."""
+    length = int(output["lengths"])
+    return Target(
+        output["tokens"][:length], output["log_probs"][:length], bool(output["has_ended"])
+    )
+
+
+def _ranked(output: Result, rank: int) -> Target:
+    return greedy({name: output[name][rank] for name in Decoded._fields})
+
+
+def _beams(job: Job, output: Result) -> list[Beam]:
+    scores, exists = output["scores"], output["exists"]
+    targets = [_ranked(output, rank) for rank in np.flatnonzero(exists).tolist()]
+    return [
+        Beam(output=job.targets.decode(target.ids), logprob=float(score))
+        for target, score in zip(targets, scores[exists], strict=True)
     ]
-    if model.card.config["eos_id"] is None:
-        is_whole = len(ids) == len(source)
-    else:
-        is_whole = len(ids) < row["max_new_tokens"]
+
+
+async def finish(
+    context: Context, job: Job, targets: Sequence[Target], ticket: Ticket
+) -> DecodeAnswer:
+    """The answer that tells of ``targets``, one for each row, with what was asked of them."""
+    maps: Sequence[np.ndarray | None] = [None] * len(targets)
+    if job.choice:
+        maps = await _attend(context, job, targets, ticket)
+
+    def tell() -> list[DecodeResult]:
+        return [_result(job, *one) for one in zip(job.rows, targets, maps, strict=True)]
+
+    # Maps are large; what comes without them is told faster than a thread is woken.
+    results = await off_loop(tell) if job.choice else tell()
+    return DecodeAnswer(
+        model=job.model.card.name,
+        version=job.model.card.version,
+        results=results,
+        usage=DecodeUsage(
+            sum(len(row["source"]) for row in job.rows), sum(len(t.ids) for t in targets)
+        ),
+    )
+
+
+async def _attend(
+    context: Context, job: Job, targets: Sequence[Target], ticket: Ticket
+) -> list[np.ndarray]:
+    rows = [
+        {"source": row["source"], "tokens": target.ids, "num_tokens": len(target.ids)}
+        for row, target in zip(job.rows, targets, strict=True)
+    ]
+    outputs = await context.run(job.model, "attend", rows, ticket)
+    return [output["attention"] for output in outputs]
+
+
+def _result(job: Job, row: Row, target: Target, weights: np.ndarray | None) -> DecodeResult:
+    source, symbols = row["source"], job.targets.tokens
+    names = [symbols[index] for index in target.ids]
+    is_whole = target.has_ended
+    if job.config.eos_id is None:
+        is_whole = len(names) == len(source)
     attention = alignment = None
-    if choice:
-        names = [[symbols[i] for i in side] for side in (ids, source)]
-        attention = choice.select(output["attention"], *names)
-        truth = model.card.task.get("alignment")
-        alignment = align(output["attention"][-1].mean(axis=0), len(ids), len(source), truth)
+    if job.choice and weights is not None:
+        source_names = [job.model.card.vocabulary.tokens[index] for index in source]
+        attention = job.choice.select(weights, names, source_names)
+        truth = job.model.card.task.get("alignment")
+        alignment = align(weights[-1].mean(axis=0), len(names), len(source), truth)
     return DecodeResult(
-        output="".join(token.token for token in tokens),
+        output=job.targets.decode(target.ids),
         finish_reason="stop" if is_whole else "length",
-        tokens=tokens,
+        tokens=[
+            DecodedToken(name, float(p)) for name, p in zip(names, target.log_probs, strict=True)
+        ],
         attention=attention,
         alignment=alignment,
     )

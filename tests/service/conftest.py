@@ -64,7 +64,10 @@ def ask(client):
 
 @pytest.fixture(scope="session")
 def call(checkpoints):
-    """A method of one of the models that are served, or of a part, called without the service."""
+    """What is asked of one of the models that are served, called without the service.
+
+    That is a method by its name, as "encoder.read" of a part, or a function of the model.
+    """
     from flax import nnx
 
     from models.checkpoint import find_bundles, load_model
@@ -76,13 +79,35 @@ def call(checkpoints):
     @functools.cache
     def compiled(name, method):
         graph, _ = states[name]
-        find = operator.attrgetter(method)
-        return jax.jit(lambda state, *arrays: find(nnx.merge(graph, state))(*arrays))
+
+        def run(state, *arrays):
+            model = nnx.merge(graph, state)
+            if callable(method):
+                return method(model, *arrays)
+            return operator.attrgetter(method)(model)(*arrays)
+
+        return jax.jit(run)
 
     def call(name, method, *arrays):
         return jax.device_get(compiled(name, method)(states[name][1], *arrays))
 
     return call
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory):
+    """A service, behind a real socket, that serves the model of pairs and no other."""
+    from models.checkpoint import save_model
+    from service.app import create_app
+    from service.settings import Settings
+    from tests.service import fakes, tiny
+
+    root = tmp_path_factory.mktemp("pairs")
+    model = tiny.model(tiny.pairs(), tiny.PAIRS_SEED)
+    save_model(root, tiny.pairs(), model)
+    app = create_app(Settings(checkpoints=root))
+    with fakes.listening(app) as client:
+        yield fakes.Service(app, client, model)
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,19 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
+import orjson
+import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from models.checkpoint import Bundle, ModelCard
+from models.encoder_decoder import EncoderDecoder
 from service.app import create_app
 from service.engine import Engine, Program, Row
 from service.registry import LoadedModel
@@ -21,6 +26,7 @@ from service.tasks import PROGRAMS
 from tests.service import tiny
 
 PATIENCE_S = 240.0
+START_S = 600.0
 
 
 class Recorder:
@@ -73,6 +79,7 @@ def reverse(rows: Sequence[Row]) -> list[Any]:
             "tokens": row["source"][::-1],
             "lengths": np.array(row["max_new_tokens"]),
             "log_probs": np.zeros(len(row["source"]), np.float32),
+            "has_ended": np.array(False),
         }
         for row in rows
     ]
@@ -116,6 +123,70 @@ def serving(app: FastAPI) -> Iterator[TestClient]:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         yield client
+
+
+@dataclass(frozen=True)
+class Service:
+    """An application that serves one encoder-decoder, a client of it, and the model itself."""
+
+    app: FastAPI
+    client: httpx2.Client
+    model: EncoderDecoder
+
+    @property
+    def engine(self) -> Engine:
+        """That of the model."""
+        return self.app.state.context.registry.choose(None, "encoder-decoder").engine
+
+    def ask(self, **body: Any) -> Any:
+        """The answer to a decode request that must succeed."""
+        answer = self.client.post("/v1/decode", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def stream(self, **body: Any) -> list[Any]:
+        """What the events of a decode request hold, which must end as it should."""
+        answer = self.client.post("/v1/decode", json=body | {"stream": True})
+        assert answer.status_code == 200, answer.text
+        *events, last = read_events(answer.text)
+        assert last == "[DONE]"
+        return [orjson.loads(event) for event in events]
+
+
+def read_events(text: str) -> list[str]:
+    """What the server-sent events of a whole stream hold, each of them one line."""
+    *blocks, rest = text.split("\n\n")
+    assert rest == ""
+    assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
+    return [block.removeprefix("data: ") for block in blocks]
+
+
+@contextlib.contextmanager
+def listening(app: FastAPI) -> Iterator[httpx2.Client]:
+    """A client of ``app`` over a real socket, once it is ready."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as client:
+            registry = app.state.context.registry
+            wait_until(lambda: registry.failures or client.get("/readyz").status_code == 200)
+            assert registry.failures == {}
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    """Waits for what happens elsewhere, as long as a start may take."""
+    deadline = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 async def exchange(

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 
 def split(value: Any, numbers: list[float]) -> Any:
     """``value`` without its fractions, which are put into ``numbers``, and what varies anyway."""
@@ -13,3 +15,11 @@ def split(value: Any, numbers: list[float]) -> Any:
     if isinstance(value, float):
         return numbers.append(value)
     return value
+
+
+def require_same(one: Any, other: Any, atol: float) -> None:
+    """Checks that two answers are the same, but for fractions that differ by up to ``atol``."""
+    numbers: list[float] = []
+    others: list[float] = []
+    assert split(one, numbers) == split(other, others)
+    np.testing.assert_allclose(numbers, others, atol=atol)

@@ -166,6 +166,46 @@ def test_rows_on_trial_take_the_values_that_give_them_something_to_do():
     assert {float(result["shift"]) for result in seen} == {7.0}
 
 
+def test_arrays_of_a_row_stand_at_the_start_of_what_padding_rows_hold():
+    def arrays(length):
+        return {"table": np.full((length, 2), 7, np.float32), "count": np.array(3, np.int32)}
+
+    program = replace(make_engine().programs["average"], grid=((4, 4),), arrays=arrays)
+    row = {"values": np.ones(3, np.float32), "shift": 1.0}
+    tables = np.arange(8, dtype=np.float32).reshape(4, 2)
+    rows = [
+        row | {"table": tables, "count": 5},
+        row | {"table": tables[:1], "count": np.int32(6)},
+        row | {"table": tables[:0], "count": np.array(0)},
+    ]
+    *_, table, count = _collate(program, rows, 4, 4)
+    np.testing.assert_array_equal(table[0], tables)
+    np.testing.assert_array_equal(table[1], [[0, 1], [7, 7], [7, 7], [7, 7]])
+    np.testing.assert_array_equal(table[2:], np.full((2, 4, 2), 7))
+    assert (table.dtype, count.dtype) == (np.float32, np.int32)
+    assert count.tolist() == [5, 6, 0, 3]
+
+
+def test_arrays_reach_the_program_behind_the_scalars_and_each_row_gets_its_own():
+    def function(model, values, lengths, shift, table):
+        return {"sum": table.sum(axis=1) + shift}
+
+    def arrays(length):
+        return {"table": np.zeros(length, np.float32)}
+
+    average = make_engine().programs["average"]
+    program = replace(average, function=function, arrays=arrays, grid=((1, 4), (2, 4)))
+    engine = Engine(Bundle(tiny.cards()[0], Averager()), [program])
+    engine.warm_up(lambda shape: None)
+    row = {"values": np.ones(1, np.float32)}
+    tables = [np.array([1, 2], np.float32), np.array([4], np.float32)]
+    rows = [
+        row | {"table": table, "shift": shift}
+        for table, shift in zip(tables, (10, 20), strict=True)
+    ]
+    assert [float(result["sum"]) for result in engine.run("average", rows)] == [13.0, 24.0]
+
+
 def test_in_half_the_width_parameters_and_rows_are_bfloat16_and_results_float32():
     seen = []
 
@@ -185,21 +225,24 @@ def test_in_half_the_width_parameters_and_rows_are_bfloat16_and_results_float32(
     assert result["mean"] != np.float32(6.06)
 
 
-@pytest.mark.parametrize("wiring", sorted(PROGRAMS))
-def test_every_wiring_computes_in_half_the_width(wiring):
+@pytest.mark.parametrize(
+    ("wiring", "index"), [(w, 0) for w in sorted(PROGRAMS)] + [("encoder-decoder", 4)]
+)
+def test_every_wiring_computes_in_half_the_width(wiring, index):
     card = next(card for card in tiny.cards() if card.wiring == wiring)
-    programs = [replace(p, grid=((1, min(n for _, n in p.grid)),)) for p in PROGRAMS[wiring](card)]
-    engine = Engine(Bundle(card, tiny.model(card)), programs[:1], "bfloat16")
+    program = PROGRAMS[wiring](card)[index]
+    program = replace(program, grid=((1, min(n for _, n in program.grid)),))
+    engine = Engine(Bundle(card, tiny.model(card)), [program], "bfloat16")
     # Strict promotion, as the tests have it, refuses what bfloat16 does with literals of float32.
     with jax.numpy_dtype_promotion("standard"):
         engine.warm_up(lambda shape: None)
-        function = programs[0].function
+        function = program.function
         graph, state = engine._graph, engine._state
 
         def run(state, *arrays):
             return function(nnx.merge(graph, state), *arrays)
 
-        arguments = _collate(programs[0], [], *programs[0].grid[0])
+        arguments = _collate(program, [], *program.grid[0])
         arguments[0] = _cast(jnp.asarray(arguments[0]), jnp.bfloat16)
         products = list(equations(jax.make_jaxpr(run)(state, *arguments).jaxpr))
     assert products

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.service.fakes import read_events
 from tests.service.tiny import WIDTH
 
 DOCUMENTED = {200, 400, 404, 413, 415, 422, 429, 504}
@@ -80,7 +81,8 @@ FIELDS = {
         "inputs": one_or_list(letters),
         "max_new_tokens": st.integers(1, 20),
         "attention": st.booleans() | attention,
-        "stream": st.just(False),
+        "num_beams": st.integers(1, 8),
+        "stream": st.booleans(),
     },
     "/v1/latents": {
         "inputs": one_or_list(text),
@@ -121,6 +123,12 @@ def bodies(path):
 
 def require_documented(answer):
     assert answer.status_code in DOCUMENTED, answer.text
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        assert answer.status_code == 200
+        *events, last = read_events(answer.text)
+        assert last == "[DONE]"
+        require_finite([orjson.loads(event) for event in events])
+        return
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
     if answer.status_code == 200:

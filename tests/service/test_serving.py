@@ -29,7 +29,8 @@ def draw_request(generator):
         return "/v1/fill-mask", {"inputs": texts, "mask_token": "_"} | options
     if kind == "decode":
         sources = ["".join(generator.choices("abcdefghijklmnop", k=12)) for _ in range(count)]
-        return "/v1/decode", {"inputs": sources, "attention": generator.random() < 0.3}
+        options = {"attention": generator.random() < 0.3, "num_beams": generator.choice([1, 1, 4])}
+        return "/v1/decode", {"inputs": sources} | options
     if kind == "text":
         texts = [words(generator.randint(1, MAX_INPUT_LEN)) for _ in range(count)]
         return "/v1/latents", {"inputs": texts, "reconstruct": generator.random() < 0.3}

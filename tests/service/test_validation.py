@@ -81,8 +81,10 @@ def fault(schema, body):
             DecodeRequest,
             {"inputs": "a", "stream": "yes"},
             "stream",
-            "expected false, got 'yes'",
+            "expected true or false, got 'yes'",
         ),
+        (DecodeRequest, {"inputs": "a", "num_beams": 9}, "num_beams", "expected at most 8, got 9"),
+        (CompletionRequest, {"stream": "yes"}, "stream", "expected false, got 'yes'"),
         (
             LatentsRequest,
             {"features": "AAAA"},

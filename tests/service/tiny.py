@@ -11,7 +11,7 @@ from models.blocks import TransformerConfig
 from models.checkpoint import ModelCard, save_model
 from models.encoder_decoder import EncoderDecoderConfig
 from models.perceiver import PerceiverConfig
-from models.vocabulary import BOS, MASK, Vocabulary
+from models.vocabulary import BOS, EOS, MASK, Vocabulary
 from models.wirings import WIRINGS
 
 WINDOW = 16
@@ -23,6 +23,14 @@ MAX_INPUT_LEN = 128
 MASKED = Vocabulary.english_letters(MASK)
 CAUSAL = Vocabulary.english_letters(BOS)
 SOURCES = Vocabulary(symbols=tuple("abcdefghijklmnop"), specials=(BOS,))
+
+# A model of pairs reads words and writes sounds, which have names.
+LETTERS = Vocabulary(symbols=tuple("abcde"), specials=())
+SOUNDS = Vocabulary(symbols=("AE1", "B", "D", "IY0", "K"), specials=(BOS, EOS), separator=" ")
+WORD_LEN = 6
+SOUNDS_LEN = 10
+# Of what this draw decodes, some is short and some long, and some would go on past every limit.
+PAIRS_SEED = 36
 
 
 def card(name: str, wiring: str, **fields) -> ModelCard:
@@ -40,13 +48,15 @@ def cards() -> list[ModelCard]:
         max_seq_len=WINDOW,
     )
     encoder_decoder = EncoderDecoderConfig(
-        vocab_size=len(SOURCES.tokens),
+        source_vocab_size=len(SOURCES.tokens),
+        target_vocab_size=len(SOURCES.tokens),
         bos_id=SOURCES.special_id(BOS),
         embed_dim=WIDTH,
         num_heads=2,
         num_encoder_layers=1,
         num_decoder_layers=1,
-        max_len=SOURCE_LEN,
+        max_source_len=SOURCE_LEN,
+        max_target_len=SOURCE_LEN,
     )
     perceiver = PerceiverConfig(
         vocab_size=len(MASKED.symbols),
@@ -91,6 +101,31 @@ def cards() -> list[ModelCard]:
             task={"name": "complete"},
         ),
     ]
+
+
+def pairs() -> ModelCard:
+    """The card of a model of pairs, which is no part of ``cards``."""
+    config = EncoderDecoderConfig(
+        source_vocab_size=len(LETTERS.tokens),
+        target_vocab_size=len(SOUNDS.tokens),
+        bos_id=SOUNDS.special_id(BOS),
+        eos_id=SOUNDS.special_id(EOS),
+        embed_dim=WIDTH,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_source_len=WORD_LEN,
+        max_target_len=SOUNDS_LEN,
+    )
+    return card(
+        "pairs",
+        "encoder-decoder",
+        config=dataclasses.asdict(config),
+        vocabulary=LETTERS,
+        target_vocabulary=SOUNDS,
+        limits={"min_len": 1, "max_len": WORD_LEN},
+        task={"name": "decode"},
+    )
 
 
 def model(card: ModelCard, seed: int = 0) -> nnx.Module:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.service.wrong import (
     GOOD,
+    NOT_BOOLEAN,
     NOT_INTEGER,
     NOT_STRING,
     NOT_TEXT,
@@ -24,7 +25,10 @@ WRONG = [
     ("inputs", [None], "expected a string or a list"),
     ("max_new_tokens", NOT_INTEGER, "expected an integer"),
     ("max_new_tokens", TOO_SMALL, "expected at least 1"),
-    ("stream", [True, None, "false", 0, 1], "expected false"),
+    ("num_beams", NOT_INTEGER, "expected an integer"),
+    ("num_beams", TOO_SMALL, "expected at least 1"),
+    ("num_beams", [9, 10**9], "expected at most 8"),
+    ("stream", [None, *NOT_BOOLEAN], "expected true or false"),
 ]
 
 
@@ -58,3 +62,18 @@ def test_a_text_that_the_model_cannot_read_is_refused_by_name(refuse, value, par
     error = refuse(PATH, {TEXT[PATH]: value}, 422)
     assert error["param"] == param
     assert message in error["message"]
+
+
+@pytest.mark.parametrize("options", [{}, {"attention": True}, {"max_new_tokens": 1}], ids=str)
+def test_a_stream_is_greedy(refuse, options):
+    body = GOOD[PATH] | {"stream": True, "num_beams": 2} | options
+    error = refuse(PATH, body, 422)
+    assert error["param"] == "num_beams"
+    assert "expected 1 where stream is true" in error["message"]
+    assert error["message"].endswith("got 2")
+
+
+@each([row for row in WRONG if row[0] not in ("stream", "num_beams", "attention")])
+def test_a_stream_is_refused_like_any_other_request(refuse, field, value, message):
+    error = refuse(PATH, GOOD[PATH] | {"stream": True, field: value}, 422)
+    assert f": {message}" in error["message"]

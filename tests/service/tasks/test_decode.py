@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from models import decoding
 from models.vocabulary import Vocabulary
-from service.tasks.decode import _result, align
+from service.tasks.decode import Job, Target, _result, align
 from tests.service import tiny
 from tests.service.fakes import fake_model
 from tests.service.tiny import SOURCE_LEN, SOURCES
@@ -20,13 +21,28 @@ SOURCE = "abcdefghijkl"
 def decode(call):
     """What the model itself makes of some sources."""
 
-    def decode(sources, limit=SOURCE_LEN):
-        tokens = np.array([[SOURCES.symbols.index(c) for c in source] for source in sources])
+    def decode(sources):
         lengths = np.full(len(sources), SOURCE_LEN, np.int32)
-        limits = np.full(len(sources), limit, np.int32)
-        return call("reversal", "decode", tokens.astype(np.int32), lengths, limits)
+        return call("reversal", decoding.decode, encode(sources), lengths, lengths)
 
     return decode
+
+
+@pytest.fixture(scope="module")
+def look(call, decode):
+    """Where the model itself looks while it decodes a source."""
+
+    def look(source):
+        decoded = decode([source])
+        length = np.array([SOURCE_LEN], np.int32)
+        arrays = (encode([source]), length, decoded.tokens, decoded.lengths)
+        return call("reversal", decoding.cross_attention, *arrays)[0]
+
+    return look
+
+
+def encode(sources):
+    return np.stack([SOURCES.encode(source) for source in sources])
 
 
 def draw_sources(count, seed=0):
@@ -74,27 +90,23 @@ def test_a_limit_that_the_output_does_not_reach_changes_nothing(ask, limit):
 
 
 @pytest.mark.parametrize(
-    ("eos_id", "limit", "count", "reason"),
+    ("eos_id", "count", "has_ended", "reason"),
     [
-        (None, 12, 12, "stop"),
-        (None, 5, 5, "length"),
-        (0, 12, 4, "stop"),
-        (0, 5, 4, "stop"),
-        (0, 5, 0, "stop"),
-        (0, 5, 5, "length"),
-        (0, 12, 12, "length"),
+        (None, 12, False, "stop"),
+        (None, 5, False, "length"),
+        (0, 4, True, "stop"),
+        (0, 0, True, "stop"),
+        (0, 12, True, "stop"),
+        (0, 5, False, "length"),
+        (0, 12, False, "length"),
     ],
 )
-def test_an_output_is_whole_where_nothing_more_could_have_come(eos_id, limit, count, reason):
+def test_an_output_is_whole_where_nothing_more_could_have_come(eos_id, count, has_ended, reason):
     card = next(card for card in tiny.cards() if card.name == "reversal")
     model = fake_model(replace(card, config=card.config | {"eos_id": eos_id}))
-    row = {"source": np.arange(SOURCE_LEN), "max_new_tokens": limit}
-    output = {
-        "tokens": np.ones(SOURCE_LEN, np.int32),
-        "lengths": np.array(count),
-        "log_probs": np.zeros(SOURCE_LEN, np.float32),
-    }
-    result = _result(model, row, output, None)
+    row = {"source": np.arange(SOURCE_LEN)}
+    target = Target(np.ones(count, np.int32), np.zeros(count, np.float32), has_ended)
+    result = _result(Job(model, [row], None), row, target, None)
     assert (result.finish_reason, len(result.tokens)) == (reason, count)
 
 
@@ -113,7 +125,7 @@ def test_sources_are_encoded_in_another_thread_than_the_one_that_serves(ask, mon
     assert all(thread.name.startswith("asyncio_") for thread in threads)
 
 
-def test_attention_is_the_models_and_its_rows_sum_to_one(ask, decode):
+def test_attention_is_the_models_and_its_rows_sum_to_one(ask, look):
     attention = ask(PATH, inputs=SOURCE, attention=True)["results"][0]["attention"]
     output = ask(PATH, inputs=SOURCE)["results"][0]["output"]
     assert list(attention) == [
@@ -128,7 +140,7 @@ def test_attention_is_the_models_and_its_rows_sum_to_one(ask, decode):
     assert attention["target_tokens"] == list(output)
     assert attention["shape"] == [1, 2, 12, 12]
     weights = np.array(attention["weights"])
-    np.testing.assert_allclose(weights, decode([SOURCE]).attention[0], atol=ATOL)
+    np.testing.assert_allclose(weights, look(SOURCE), atol=ATOL)
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=ATOL)
 
 
@@ -157,10 +169,10 @@ def test_heads_can_be_chosen_averaged_and_packed(ask):
 
 
 @pytest.mark.parametrize("asked", [True, {"heads": [1]}, {"heads": "mean"}], ids=str)
-def test_alignment_says_where_the_mean_of_all_heads_looks(ask, decode, asked):
+def test_alignment_says_where_the_mean_of_all_heads_looks(ask, look, asked):
     alignment = ask(PATH, inputs=SOURCE, attention=asked)["results"][0]["alignment"]
     assert list(alignment) == ["source_positions", "weights", "hit_rate", "mean_weight"]
-    mean = decode([SOURCE]).attention[0, -1].mean(axis=0)
+    mean = look(SOURCE)[-1].mean(axis=0)
     assert alignment["source_positions"] == mean.argmax(axis=1).tolist()
     np.testing.assert_allclose(alignment["weights"], mean.max(axis=1), atol=ATOL)
     truth = np.arange(SOURCE_LEN)[::-1]
