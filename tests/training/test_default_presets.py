@@ -1,6 +1,8 @@
 """The presets that train what ships: any length, masks of every style, nothing held out is seen."""
 
 import dataclasses
+import inspect
+import re
 
 import numpy as np
 import pytest
@@ -133,3 +135,12 @@ def test_another_seed_draws_other_buckets_and_windows(defaults):
         [r.batch(step)["targets"].shape for step in range(0, 1000, 50)] for r in (recipe, other)
     ]
     assert sizes[0] != sizes[1]
+
+
+@ALL
+def test_every_field_is_read_by_its_recipe(defaults, name):
+    """No dead knobs: ``self.field`` stands somewhere in the class."""
+    recipe = defaults[name]
+    source = inspect.getsource(type(recipe))
+    fields = {field.name for field in dataclasses.fields(recipe)}
+    assert fields == set(re.findall(r"\bself\.(\w+)", source)) & fields
