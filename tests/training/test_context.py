@@ -6,7 +6,6 @@ from flax import nnx
 from models.encoder import MaskedLanguageModel
 from training.context import Meter, by_side, held_out_windows, span_masked
 from training.corpus import Corpus
-from training.retrieval import found_first, most_passages
 from training.text_windows import BOOK_HELD_OUT, NUM_TRAIN, NUM_VALIDATION, TextWindows, without
 
 
@@ -72,14 +71,3 @@ def test_one_side_is_cut_so_that_the_mask_is_its_last_or_first(meter):
     """The neighbour to the left is all that this model needs, and the right side has none."""
     figures = by_side(meter, rising(20))
     assert [figures[side]["accuracy"] for side in ("both", "left", "right")] == [1.0, 1.0, 0.0]
-
-
-def test_texts_find_their_own_copy_first_and_nothing_of_a_shuffle():
-    vectors = np.eye(6)
-    assert found_first(vectors, vectors) == 1.0
-    assert found_first(vectors, np.roll(vectors, 1, axis=0)) == 0.0
-
-
-def test_passages_do_not_overlap():
-    assert most_passages(500 * 256 + 16) == 500
-    assert most_passages(10) == 0
