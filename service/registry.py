@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
@@ -44,12 +44,13 @@ class LoadedModel:
     """A model that is compiled and ready, with its card.
 
     ``content`` is what its ``model.json`` held, digest of the parameters included: a bundle with
-    the same content is the same model.
+    the same content is the same model. ``plots`` are its pictures, by name.
     """
 
     card: ModelCard
     engine: Engine
     content: bytes = b""
+    plots: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Registry:
@@ -191,7 +192,8 @@ class Registry:
             time.monotonic() - started,
             device.device_kind,
         )
-        return LoadedModel(bundle.card, engine, content)
+        plots = {file.name: file.read_bytes() for file in sorted((path / "plots").glob("*.png"))}
+        return LoadedModel(bundle.card, engine, content, plots)
 
     @property
     def is_stopping(self) -> bool:

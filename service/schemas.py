@@ -186,6 +186,11 @@ class LatentsRequest(Request):
         default=False,
         description="Whether to read the text back out of the latents; for inputs only.",
     )
+    attention: Attention = Field(
+        default=None,
+        description="What each latent read: all weights of the reading cross-attention with true, "
+        "or an object that chooses some; for inputs only.",
+    )
 
 
 class LatentsOptions(Request):

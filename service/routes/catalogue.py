@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from service.dependencies import ContextDep, KeysDep, LoaderDep
-from service.errors import Forbidden
+from service.errors import Forbidden, ModelNotFound, excerpt
 from service.registry import LoadedModel, Registry
 from service.routes.inference import ERRORS
 from service.transport import JsonResponse
@@ -47,9 +47,19 @@ async def post_reload(
     return JsonResponse({"id": name, "object": "model", "status": "loading"}, status_code=202)
 
 
+@router.get("/models/{name}/plots/{plot}", response_class=Response)
+async def get_plot(name: str, plot: str, context: ContextDep) -> Response:
+    """A picture of a model, as PNG; ``plots`` of the model names them."""
+    plots = context.registry.find(name).plots
+    if plot not in plots:
+        raise ModelNotFound(f"expected one of {sorted(plots)}, got {excerpt(plot)}", "plot")
+    return Response(plots[plot], media_type="image/png")
+
+
 def describe(registry: Registry, model: LoadedModel) -> dict[str, Any]:
     """What clients may know of a model."""
     card = model.card
+    target = card.target_vocabulary or card.vocabulary
     is_filler = card.task.get("name") == "fill-mask"
     return {
         "id": card.name,
@@ -64,8 +74,14 @@ def describe(registry: Registry, model: LoadedModel) -> dict[str, Any]:
         "failure": registry.failures.get(card.name),
         "limits": card.limits,
         "alphabet": card.vocabulary.alphabet,
+        "separator": card.vocabulary.separator,
+        "target_alphabet": target.alphabet,
+        "target_separator": target.separator,
         "normalization": card.vocabulary.normalization,
         "mask_token": card.task.get("mask_token") if is_filler else None,
         "config": card.config,
+        "recipe": card.recipe,
+        "corpus": card.corpus,
         "figures": card.figures,
+        "plots": sorted(model.plots),
     }

@@ -16,6 +16,7 @@ from service.errors import InvalidInput
 from service.npy import read_npy, write_npy
 from service.registry import LoadedModel
 from service.schemas import EncodedArray, LatentsOptions, LatentsRequest
+from service.tasks.attention import AttentionChoice, AttentionMap, choose
 from service.tasks.context import Context, encode_text, off_loop, require_length
 from service.tasks.features import feature_matrices
 
@@ -23,6 +24,7 @@ WIRING = "perceiver"
 OF_TEXT = "latents"
 OF_TEXT_AND_BACK = "latents+reconstruction"
 OF_VECTORS = "latents-of-vectors"
+READING = "latents+attention"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +33,7 @@ class LatentsResult:
 
     Where the text was read back: ``normalized`` is what went in, ``reconstruction`` what the
     latents alone gave back, and ``fidelity`` the share of characters that are the same.
+    ``attention`` is that of the latents, its targets, reading the text, its source.
     """
 
     latents: FloatArray
@@ -39,6 +42,7 @@ class LatentsResult:
     normalized: str | None = None
     reconstruction: str | None = None
     fidelity: float | None = None
+    attention: AttentionMap | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,15 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """What a model made of the inputs of a request, before it is put into any form."""
+    """What a model made of the inputs of a request, before it is put into any form.
+
+    ``maps`` are what the latents read, or None where that was not asked for.
+    """
 
     model: LoadedModel
     inputs: _Inputs
     outputs: list[Result]
+    maps: list[AttentionMap] | None = None
 
     @property
     def usage(self) -> LatentsUsage:
@@ -82,9 +90,10 @@ class Summaries:
 
     def to_answer(self, encoding: Encoding) -> LatentsAnswer:
         """The answer in JSON."""
+        maps = self.maps or [None] * len(self.outputs)
         results = [
-            self._result(row, output, encoding)
-            for row, output in zip(self.inputs.rows, self.outputs, strict=True)
+            dataclasses.replace(self._result(row, output, encoding), attention=attention)
+            for row, output, attention in zip(self.inputs.rows, self.outputs, maps, strict=True)
         ]
         return LatentsAnswer(
             model=self.model.card.name,
@@ -131,12 +140,16 @@ def programs(card: ModelCard) -> Sequence[Program]:
     def of_vectors(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
         return {"latents": model.encode_vectors(*arrays).latents}
 
+    def reading(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
+        return {"attention": model.encode(*arrays).weights}
+
     tokens = Ragged(name="tokens", dtype=np.int32)
     vectors = Ragged(name="vectors", dtype=np.float32, trailing=(card.config["embed_dim"],))
     return (
         Program(name=OF_TEXT, function=of_text, ragged=tokens, grid=grid),
         Program(name=OF_TEXT_AND_BACK, function=of_text_and_back, ragged=tokens, grid=grid),
         Program(name=OF_VECTORS, function=of_vectors, ragged=vectors, grid=grid),
+        Program(name=READING, function=reading, ragged=tokens, grid=grid),
     )
 
 
@@ -149,7 +162,38 @@ async def latents(context: Context, request: LatentsRequest, ticket: Ticket) -> 
     """
     model = context.registry.choose(request.model, WIRING)
     inputs = await off_loop(lambda: _inputs(context, model, request))
-    return Summaries(model, inputs, await context.run(model, inputs.program, inputs.rows, ticket))
+    choice = choose(request.attention, 1, model.card.config["num_heads"])
+    if choice:
+        _require_readable(context, model, request, inputs, choice)
+    outputs = await context.run(model, inputs.program, inputs.rows, ticket)
+    if not choice:
+        return Summaries(model, inputs, outputs)
+    readings = await context.run(model, READING, inputs.rows, ticket)
+    maps = [
+        _map(model, row, reading, choice)
+        for row, reading in zip(inputs.rows, readings, strict=True)
+    ]
+    return Summaries(model, inputs, outputs, maps)
+
+
+def _require_readable(
+    context: Context,
+    model: LoadedModel,
+    request: LatentsRequest,
+    inputs: _Inputs,
+    choice: AttentionChoice,
+) -> None:
+    if request.features is not None:
+        raise InvalidInput("expected none where features are sent, got some", "attention")
+    num_characters = sum(len(row["tokens"]) for row in inputs.rows)
+    num_pairs = model.card.config["num_latents"] * num_characters
+    choice.require_size(num_pairs, context.settings.max_attention_values)
+
+
+def _map(model: LoadedModel, row: Row, reading: Result, choice: AttentionChoice) -> AttentionMap:
+    latents = [f"latent {index}" for index in range(model.card.config["num_latents"])]
+    symbols = [model.card.vocabulary.tokens[token] for token in row["tokens"]]
+    return choice.select(reading["attention"][None], latents, symbols)
 
 
 async def latents_of_npy(

@@ -11,6 +11,7 @@ CALLS = {
     ("post", "/v1/completions"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{name}"),
+    ("get", "/v1/models/{name}/plots/{plot}"),
     ("get", "/livez"),
     ("get", "/readyz"),
     ("get", "/health"),

@@ -1,5 +1,6 @@
 """Untrained models of every wiring that compile in seconds, as bundles."""
 
+import base64
 import dataclasses
 from pathlib import Path
 
@@ -19,6 +20,10 @@ SOURCE_LEN = 12
 WIDTH = 8
 NUM_LATENTS = 4
 MAX_INPUT_LEN = 128
+PLOT = "point.png"
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAG7buVgAAAABJRU5ErkJggg=="
+)
 
 MASKED = Vocabulary.english_letters(MASK)
 CAUSAL = Vocabulary.english_letters(BOS)
@@ -144,4 +149,10 @@ def model(card: ModelCard, seed: int = 0) -> nnx.Module:
 def save(root: Path) -> None:
     """Writes a bundle of each wiring under ``root``."""
     for card in cards():
-        save_model(root, card, model(card))
+        save_model(root, card, model(card), complete=illustrate)
+
+
+def illustrate(bundle: Path) -> None:
+    """Gives a bundle a picture of one white point."""
+    (bundle / "plots").mkdir()
+    (bundle / "plots" / PLOT).write_bytes(PICTURE)

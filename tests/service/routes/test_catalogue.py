@@ -15,10 +15,16 @@ FIELDS = [
     "failure",
     "limits",
     "alphabet",
+    "separator",
+    "target_alphabet",
+    "target_separator",
     "normalization",
     "mask_token",
     "config",
+    "recipe",
+    "corpus",
     "figures",
+    "plots",
 ]
 
 
@@ -51,10 +57,16 @@ def test_a_model_is_described_as_its_card_says(client, card):
         "failure": None,
         "limits": card.limits,
         "alphabet": card.vocabulary.alphabet,
+        "separator": "",
+        "target_alphabet": card.vocabulary.alphabet,
+        "target_separator": "",
         "normalization": card.vocabulary.normalization,
         "mask_token": "<mask>" if card.name == "masked-lm" else None,
         "config": card.config,
+        "recipe": card.recipe,
+        "corpus": card.corpus,
         "figures": card.figures,
+        "plots": [tiny.PLOT],
     }
 
 
@@ -69,3 +81,17 @@ def test_the_name_of_an_unknown_model_is_not_echoed_whole(client):
     error = client.get("/v1/models/" + "x" * 5000).json()["error"]
     assert error["param"] == "model"
     assert len(error["message"]) < 200
+
+
+def test_plots_of_a_model_are_named_and_given(client):
+    assert client.get("/v1/models/reversal").json()["plots"] == [tiny.PLOT]
+    answer = client.get(f"/v1/models/reversal/plots/{tiny.PLOT}")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.content == tiny.PICTURE
+
+
+@pytest.mark.parametrize("plot", ["other.png", "..%2Fmodel.json", "model.json"])
+def test_nothing_but_plots_is_given(client, plot):
+    answer = client.get(f"/v1/models/reversal/plots/{plot}")
+    assert answer.status_code == 404

@@ -316,3 +316,50 @@ def test_the_measure_of_memory_sees_a_square_where_there_is_one():
         for length in (SHORT, LONGEST)
     ]
     assert needed[1] > 30 * needed[0]
+
+
+def test_attention_is_what_the_latents_read_and_sums_to_one_over_the_text(ask, call):
+    (result,) = ask(PATH, inputs=TEXT, attention=True)["results"]
+    attention = result["attention"]
+    assert attention["source_tokens"] == list(NORMALIZED)
+    assert attention["target_tokens"] == [f"latent {index}" for index in range(NUM_LATENTS)]
+    assert attention["shape"] == [1, 2, NUM_LATENTS, len(NORMALIZED)]
+    weights = np.array(attention["weights"])
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=ATOL)
+    tokens = MASKED.encode(NORMALIZED)[None]
+    lengths = np.array([len(NORMALIZED)], np.int32)
+    expected = call("perceiver", "encode", tokens, lengths).weights
+    np.testing.assert_allclose(weights, expected, atol=ATOL)
+
+
+def test_attention_changes_nothing_else(ask):
+    plain = ask(PATH, inputs=[TEXT, "a"], reconstruct=True)
+    told = ask(PATH, inputs=[TEXT, "a"], reconstruct=True, attention={"heads": "mean"})
+    for result in told["results"]:
+        assert result.pop("attention")["heads"] == ["mean"]
+    assert told == plain
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (
+            {"features": [[0.0] * WIDTH], "attention": True},
+            422,
+            "attention: expected none where features are sent, got some",
+        ),
+        (
+            {"inputs": "a", "attention": {"heads": [2]}},
+            422,
+            "attention.heads: expected different numbers from 0 to 1, got [2]",
+        ),
+        (
+            {"inputs": ["abcde " * 20] * 64, "attention": {"layers": [1]}},
+            422,
+            "attention.layers: expected different numbers from 0 to 0, got [1]",
+        ),
+    ],
+)
+def test_attention_that_cannot_be_had_is_refused(client, body, status, message):
+    answer = client.post(PATH, json=body)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, message)
