@@ -26,7 +26,7 @@ from service.logs import log_exchange
 from service.metrics import Metrics, States
 from service.registry import Registry
 from service.rehearsal import rehearse
-from service.routes import catalogue, health, inference, latents
+from service.routes import catalogue, health, inference, latents, page
 from service.settings import Settings
 from service.tasks import PROGRAMS
 from service.tasks.context import Context
@@ -126,6 +126,8 @@ def create_app(settings: Settings, *, tracer_provider: Any = None) -> FastAPI:
         health.router,
     ):
         app.include_router(router)
+    app.include_router(page.router)
+    app.mount("/static", page.files)
     app.add_exception_handler(TriwireError, answers.on_triwire_error)
     app.add_exception_handler(RequestValidationError, answers.on_invalid_request)
     app.add_exception_handler(HTTPException, answers.on_http_exception)
