@@ -18,11 +18,9 @@ def test_another_method_is_not_allowed(client, path, method):
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v1",
         "/v1/",
         "/v1/nothing",
-        "/v2/models",
         "/v1/fill_mask",
         "/V1/decode",
         *(f"{path}/" for path in GOOD),
@@ -43,6 +41,13 @@ def test_an_unknown_path_is_not_found(client, path, method):
     error = answer.json()["error"]
     assert error["code"] == "no_such_call"
     assert len(error["message"]) < 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_unknown_path_of_another_protocol_is_told_in_its_shape(client, method):
+    answer = client.request(method, "/v2/models", json={} if method == "POST" else None)
+    assert answer.status_code == 404
+    assert answer.json() == {"error": f"{method} '/v2/models': Not Found"}
 
 
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", "\u00e9", "", "x" * 5000])

@@ -29,6 +29,13 @@ def test_every_file_of_the_page_is_served_under_its_policy(client, path):
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
+@pytest.mark.parametrize("path", ["nothing", "", "..%2Fapp.py", "%2e%2e/app.py"])
+def test_nothing_else_is_served_as_a_file_of_the_page(client, path):
+    answer = client.get(f"/static/{path}")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "no_such_call"
+
+
 def test_nothing_is_inline_as_the_policy_forbids_it():
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"\son\w+=|style=|<style|<script(?![^>]*\ssrc=)", page)
