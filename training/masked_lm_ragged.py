@@ -81,7 +81,10 @@ class RaggedMaskedLMRecipe:
 
     @classmethod
     def own(cls, corpus: Corpus, vocabulary: Vocabulary, name: str) -> "RaggedMaskedLMRecipe":
-        """Any text: the book's sizes for windows to 128, 10 minutes on 2 CPU cores."""
+        """Any text: the book's width and depth, windows to 128; half an hour on 2 busy CPU cores.
+
+        A text of 300,000 Russian characters ended at an accuracy of 0.42, still rising.
+        """
         return cls(
             corpus=corpus,
             others=(),
