@@ -6,7 +6,7 @@ import { showCommand } from "./command.js";
 import { byId, latest, make, percent, shown } from "./dom.js";
 import { writeLink } from "./link.js";
 
-const EXAMPLE = "stressed desserts";
+const EXAMPLE = "The Time Machine";
 let decoders = [];
 let isSetUp = false;
 
