@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: install format check test test-slow serve lock audit sbom
+.PHONY: install format check test test-slow browser serve lock audit sbom
 
 install: $(VENV)/.dev
 
@@ -23,6 +23,12 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+# What the tests of the page need beside Python; without it they are skipped.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+		|| apt-get install --yes --no-install-recommends chromium chromium-driver \
+		|| { echo "expected chromium and chromedriver; install them with your system's packages"; exit 1; }
 
 serve: $(VENV)/.serve
 	$(BIN)/python -m service $(ARGS)

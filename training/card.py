@@ -71,8 +71,9 @@ def _alphabet(vocabulary: Vocabulary) -> str:
     more = len(symbols) - MAX_ALPHABET
     rest = f" and {more} more in model.json" if more > 0 else ""
     kind = "symbols" if vocabulary.separator else "characters"
-    # A longer fence than any run of backticks within.
-    fence, gap = ("``", " ") if "`" in shown else ("`", "")
+    # A longer fence than any run of backticks within, and one that does not touch them.
+    fence = "``" if "`" in shown else "`"
+    gap = " " if "`" in (shown[:1], shown[-1:]) else ""
     return f"{fence}{gap}{shown}{gap}{fence}{rest} ({len(symbols)} {kind})"
 
 

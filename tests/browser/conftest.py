@@ -19,6 +19,7 @@ READY_S = 900.0
 # For what a page shows after an answer, on a machine that others use as well.
 PATIENCE_S = 60.0
 PICTURES = Path(os.environ.get("TRIWIRE_SCREENSHOTS", "runs/screenshots"))
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -90,9 +91,12 @@ def address_with_key(checkpoints):
 
 @pytest.fixture(scope="session")
 def browser():
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    program, driver = (
+        next(filter(None, map(shutil.which, PROGRAMS)), None),
+        shutil.which("chromedriver"),
+    )
     if not (program and driver):
-        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
+        pytest.skip("needs Chromium and its driver: make browser")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
