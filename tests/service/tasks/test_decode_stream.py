@@ -206,6 +206,8 @@ def test_what_a_stream_has_read_and_written_is_counted_like_that_of_an_answer(pa
 
     before = counted()
     usage = pairs.stream(inputs=WORDS)[-1]["usage"]
+    # Counted once the exchange is over, which is a moment after its last byte has come.
+    wait_until(lambda: counted() != before)
     after = counted()
     assert after["input"] - before["input"] == usage["input_tokens"]
     assert after["output"] - before["output"] == usage["output_tokens"]
