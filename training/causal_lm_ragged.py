@@ -42,7 +42,7 @@ class RaggedCausalLMRecipe:
     optimization: Optimization
     name: str = "causal-lm"
     seed: int = 0
-    main_share: float = 0.5
+    main_share: float = 0.8
     buckets: tuple[int, ...] = (16, 32, 64, 128)
     bucket_weights: tuple[int, ...] = (1, 1, 2, 6)
     steps_per_bucket: int = 50
