@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from models import allocator
 from models.checkpoint import find_bundles
 from service import compilation, device, logs, tracing
 from service.app import create_app
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.writelines(f"error: {_explain(detail)}\n" for detail in error.errors())
         return 2
     logs.set_up(settings.log_format, settings.log_level)
+    if allocator.keep_memory():
+        logger.info("memory is kept for the next call")
     try:
         server = _prepare(settings)
     except ValueError as error:
@@ -52,9 +55,9 @@ def _prepare(settings: Settings) -> Server:
     _require_models(settings)
     device.reserve(settings.device)
     provider = tracing.exporting() if settings.tracing else None
-    if kept := compilation.enable_cache(settings.compilation_cache):
+    if kept := compilation.cache_directory(settings.compilation_cache):
         logger.info("what is compiled is kept in %s", kept)
-    return Server(create_app(settings, tracer_provider=provider))
+    return Server(create_app(settings, tracer_provider=provider, kept=kept))
 
 
 def _require_models(settings: Settings) -> None:

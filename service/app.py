@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Security
@@ -32,10 +33,13 @@ from service.tasks import PROGRAMS
 from service.tasks.context import Context
 
 
-def create_app(settings: Settings, *, tracer_provider: Any = None) -> FastAPI:
+def create_app(
+    settings: Settings, *, tracer_provider: Any = None, kept: Path | None = None
+) -> FastAPI:
     """The application; models are loaded once it runs, and until then it is not ready.
 
-    Spans go to ``tracer_provider``, an OpenTelemetry one, if there is one.
+    Spans go to ``tracer_provider``, an OpenTelemetry one, if there is one. ``kept`` is where
+    executables lie that an earlier start has compiled, and where this one leaves its own.
 
     Raises:
         KeyFileError: if the file of API keys cannot be used.
@@ -47,6 +51,7 @@ def create_app(settings: Settings, *, tracer_provider: Any = None) -> FastAPI:
         device=settings.device,
         dtype=settings.dtype,
         grids={name: Grid(**grid.model_dump()) for name, grid in settings.grids.items()},
+        kept=kept,
     )
     batcher = Batcher(
         lambda slot, rows: slot.run(rows),

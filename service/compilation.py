@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 AUTO = "auto"
 OFF = "off"
 COMPILED = "/jax/core/compile/backend_compile_duration"
-CACHE_HIT = "/jax/compilation_cache/cache_hits"
+# Ours, beside those of JAX: an executable was on disk, so that nothing had to be compiled.
+LOADED = "/triwire/executables/loaded"
 CPU_INFO = Path("/proc/cpuinfo")
 
 _is_expected = contextvars.ContextVar("is_expected", default=False)
@@ -42,13 +43,13 @@ def expected() -> Iterator[None]:
 class CompilationCounter:
     """Counts what XLA compiles in this process while it listens, by the events of JAX itself.
 
-    ``total`` counts all, ``cache_hits`` those that the disk cache answered, ``after_ready`` those
+    ``total`` counts all, ``loaded`` what was on disk and took no compiling, ``after_ready`` those
     that came while ``is_ready`` and belonged to no loading; ``spent_s`` is the time that all took.
     """
 
     def __init__(self) -> None:
         self.total = 0
-        self.cache_hits = 0
+        self.loaded = 0
         self.after_ready = 0
         self.spent_s = 0.0
         self.is_ready = False
@@ -79,13 +80,13 @@ class CompilationCounter:
             )
 
     def _note_event(self, event: str, **_: str | int) -> None:
-        if event == CACHE_HIT:
+        if event == LOADED:
             with self._lock:
-                self.cache_hits += 1
+                self.loaded += 1
 
 
-def enable_cache(where: str) -> Path | None:
-    """Has JAX keep what it compiles, and gives the directory; None where it does not.
+def cache_directory(where: str) -> Path | None:
+    """Where what is compiled is kept for the next start; None where nothing is.
 
     ``where`` is a directory, "off", or "auto" for the user's own cache. A place that cannot be used
     costs a slower start and nothing else, so it is logged and not raised.
@@ -98,9 +99,6 @@ def enable_cache(where: str) -> Path | None:
     except (OSError, RuntimeError) as error:
         logger.warning("nothing that is compiled is kept for the next start: %s", error)
         return None
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return directory
 
 

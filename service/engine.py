@@ -2,9 +2,11 @@
 
 A program takes rows of different lengths. Rows are padded in numpy to one of the program's
 (batch, length) shapes; every shape is compiled and run once before the first request, so nothing
-is ever compiled for one. Parameters may be kept in half the width; results are float32 anyway.
+is ever compiled for one. What was compiled at an earlier start is loaded instead of being traced
+and compiled again. Parameters may be kept in half the width; results are float32 anyway.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -16,6 +18,9 @@ from flax import nnx
 
 from models.checkpoint import Bundle
 from service.errors import NonFiniteOutput, TooLarge
+from service.executables import NOTHING_KEPT, Executables
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 Result = dict[str, np.ndarray]
@@ -41,7 +46,8 @@ class Program:
     are the further values of a row with the value that padding rows take; ``trial`` overrides them
     where the rows that try a new model out would otherwise have nothing to do. ``arrays`` are
     whatever else a row has at a compiled length, with what padding rows hold; a row may have less
-    of an array than that, from its start.
+    of an array than that, from its start. What is asked for seldom may stay on disk until it is:
+    ``is_on_demand``.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Program:
     grid: tuple[tuple[int, int], ...]
     trial: Mapping[str, Any] = field(default_factory=dict)
     arrays: Callable[[int], Mapping[str, np.ndarray]] = lambda _: {}
+    is_on_demand: bool = False
 
     def bucket(self, length: int) -> int:
         """The shortest compiled length that holds ``length``.
@@ -111,12 +118,22 @@ class Engine:
     Parameters lie on the device of ``bundle`` once, in ``dtype``; so does all that is computed.
     """
 
-    def __init__(self, bundle: Bundle, programs: Sequence[Program], dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        programs: Sequence[Program],
+        dtype: str = "float32",
+        executables: Executables = NOTHING_KEPT,
+    ) -> None:
         self.card = bundle.card
         self.programs = {program.name: program for program in programs}
+        self.num_loaded = 0
         self._dtype = jnp.dtype(dtype)
+        self._executables = executables
         self._graph, state = nnx.split(bundle.model)
-        self._state = jax.tree.map(lambda leaf: _cast(leaf, self._dtype), state)
+        # As plain arrays: a call goes through the parameters of a Flax state three times as long.
+        leaves, self._tree = jax.tree.flatten(state)
+        self._leaves = [_cast(leaf, self._dtype) for leaf in leaves]
         self._compiled: dict[tuple[str, int, int], Callable[..., dict[str, jax.Array]]] = {}
 
     @property
@@ -125,7 +142,10 @@ class Engine:
         return sum(len(program.grid) for program in self.programs.values())
 
     def warm_up(self, progress: Progress) -> None:
-        """Compiles every program at every shape and runs it once, as a request would.
+        """Compiles every program at every shape, or loads it, and runs it once as a request would.
+
+        ``num_loaded`` then says how many shapes an earlier start had compiled. Programs that are on
+        demand need only be on disk, where they can be.
 
         Raises:
             NonFiniteOutput: if the model gives NaN or infinity.
@@ -133,24 +153,59 @@ class Engine:
         for program in self.programs.values():
             for batch, length in program.grid:
                 progress(f"{program.name} {batch}x{length}")
-                arguments = _collate(program, [], batch, length)
-                self._compiled[program.name, batch, length] = self._compile(program, arguments)
-                for outcome in self.run(program.name, _trial_rows(program, batch, length)):
-                    if isinstance(outcome, NonFiniteOutput):
-                        raise outcome
+                self._prepare(program, batch, length)
 
-    def _compile(
-        self, program: Program, arguments: Sequence[np.ndarray]
-    ) -> Callable[..., dict[str, jax.Array]]:
-        graph, dtype = self._graph, self._dtype
+    def _prepare(self, program: Program, batch: int, length: int) -> None:
+        """Has one shape ready: in memory, or for a program on demand on disk."""
+        key = self._key(program, batch, length)
+        if program.is_on_demand and self._executables.holds(key):
+            self.num_loaded += 1
+            return
+        if self._load(program, batch, length):
+            self.num_loaded += 1
+            return
+        shape = program.name, batch, length
+        self._compiled[shape] = compiled = self._compile(program, batch, length)
+        # Before it runs for the first time: some executables cannot be given out after that.
+        is_kept = self._executables.keep(key, compiled)
+        self._try_out(program, batch, length)
+        if program.is_on_demand and is_kept:
+            del self._compiled[shape]
+
+    def _load(self, program: Program, batch: int, length: int) -> bool:
+        """Whether a shape was on disk, and runs."""
+        shape = program.name, batch, length
+        loaded = self._executables.load(self._key(program, batch, length))
+        if loaded is None:
+            return False
+        self._compiled[shape] = loaded
+        try:
+            self._try_out(program, batch, length)
+        except jax.errors.JaxRuntimeError as error:
+            logger.warning("%s does not run and is compiled anew: %s", shape, error)
+            return False
+        return True
+
+    def _key(self, program: Program, batch: int, length: int) -> str:
+        return self._executables.key(self.card, program.name, batch, length, self._dtype.name)
+
+    def _try_out(self, program: Program, batch: int, length: int) -> None:
+        for outcome in self.run(program.name, _trial_rows(program, batch, length)):
+            if isinstance(outcome, NonFiniteOutput):
+                raise outcome
+
+    def _compile(self, program: Program, batch: int, length: int) -> jax.stages.Compiled:
+        graph, tree, dtype = self._graph, self._tree, self._dtype
 
         def function(
-            state: nnx.State, ragged: jax.Array, *arrays: jax.Array
+            leaves: list[jax.Array], ragged: jax.Array, *arrays: jax.Array
         ) -> dict[str, jax.Array]:
-            outputs = program.function(nnx.merge(graph, state), _cast(ragged, dtype), *arrays)
+            model = nnx.merge(graph, jax.tree.unflatten(tree, leaves))
+            outputs = program.function(model, _cast(ragged, dtype), *arrays)
             return {key: _cast(jnp.asarray(array), jnp.float32) for key, array in outputs.items()}
 
-        return jax.jit(function).lower(self._state, *arguments).compile()
+        arguments = _collate(program, [], batch, length)
+        return jax.jit(function).lower(self._leaves, *arguments).compile()
 
     def run(self, name: str, rows: Sequence[Row]) -> list[Outcome]:
         """The results of ``rows``, in order, each with its padding still on.
@@ -171,7 +226,11 @@ class Engine:
     def _call(
         self, program: Program, batch: int, length: int, arguments: Sequence[np.ndarray]
     ) -> Result:
-        outputs = self._compiled[program.name, batch, length](self._state, *arguments)
+        shape = program.name, batch, length
+        if shape not in self._compiled and not self._load(program, batch, length):
+            # It was on disk when the model was loaded, and somebody has taken it away since.
+            self._compiled[shape] = self._compile(program, batch, length)
+        outputs = self._compiled[shape](self._leaves, *arguments)
         return {key: np.asarray(array) for key, array in outputs.items()}
 
 

@@ -156,8 +156,8 @@ class States(Collector):
         yield _counter("compilations", "Programs that XLA has compiled.", compilations.total)
         yield _counter(
             "compilation_cache_hits",
-            "Compilations that the cache on disk answered.",
-            compilations.cache_hits,
+            "Programs that were on disk and took no compiling.",
+            compilations.loaded,
         )
         yield _counter("compilation_seconds", "Time that compilations took.", compilations.spent_s)
         yield _counter(

@@ -29,6 +29,7 @@ from service import compilation
 from service.device import find_device
 from service.engine import Engine, Grid, Program
 from service.errors import InvalidInput, ModelNotFound, NotReady, excerpt
+from service.executables import Executables
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +59,9 @@ class Registry:
 
     ``selection`` names what is served, as NAME (its highest version) or NAME/VERSION; without one,
     that is the highest version of every name. ``grids`` are the shapes of programs that are to have
-    other ones than their own, by the name of the program. ``failures`` says of every model that
-    could not be loaded why, ``loading`` how far those are that are under way.
+    other ones than their own, by the name of the program. ``kept`` is where executables lie that an
+    earlier start has compiled. ``failures`` says of every model that could not be loaded why,
+    ``loading`` how far those are that are under way.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Registry:
         device: str = "auto",
         dtype: str = "float32",
         grids: Mapping[str, Grid] | None = None,
+        kept: Path | None = None,
     ) -> None:
         self._programs = programs
         self._grids = grids or {}
@@ -77,6 +80,7 @@ class Registry:
         self._selection = selection
         self._device = device
         self._dtype = dtype
+        self._kept = kept
         self._models: dict[str, LoadedModel] = {}
         # Versions beside those of ``_models`` that the selection names.
         self._others: dict[str, dict[int, LoadedModel]] = {}
@@ -182,13 +186,14 @@ class Registry:
             self._grids[program.name].apply(program) if program.name in self._grids else program
             for program in programs
         ]
-        engine = Engine(bundle, chosen, self._dtype)
+        engine = Engine(bundle, chosen, self._dtype, Executables(self._kept, device))
         started = time.monotonic()
         engine.warm_up(_Progress(self, name, expected, engine.num_shapes))
         logger.info(
-            "compiled %s: %d shapes in %.1f s on %s",
+            "%s is ready: %d shapes, %d of them kept from before, in %.1f s on %s",
             expected,
             engine.num_shapes,
+            engine.num_loaded,
             time.monotonic() - started,
             device.device_kind,
         )

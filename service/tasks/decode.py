@@ -4,6 +4,7 @@ What a source becomes is decoded first; where the decoder looked is asked of the
 a second call, which greedy, beam and streamed answers share.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -142,11 +143,8 @@ def programs(card: ModelCard) -> Sequence[Program]:
     def begin(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
         return decoding.pack(decoding.start(model, *arrays))
 
-    def names(length: int) -> list[str]:
-        return sorted(decoding.packed_shapes(config, length))
-
     def go_on(model: EncoderDecoder, source: Any, _: Any, *arrays: Any) -> dict[str, Any]:
-        named = dict(zip(names(source.shape[1]), arrays, strict=True))
+        named = dict(zip(state_arrays(source.shape[1]), arrays, strict=True))
         state = decoding.unpack(model, named)
         return decoding.pack(decoding.advance(model, state, TOKENS_PER_PART))
 
@@ -156,10 +154,12 @@ def programs(card: ModelCard) -> Sequence[Program]:
             "num_tokens": np.array(1, np.int32),
         }
 
+    # Every batch asks for them, and finding the shapes traces the model.
+    @functools.cache
     def state_arrays(length: int) -> dict[str, np.ndarray]:
         shapes = decoding.packed_shapes(config, length)
         return {
-            name: np.zeros(shapes[name].shape[1:], shapes[name].dtype) for name in names(length)
+            name: np.zeros(shapes[name].shape[1:], shapes[name].dtype) for name in sorted(shapes)
         }
 
     return (
@@ -173,10 +173,26 @@ def programs(card: ModelCard) -> Sequence[Program]:
             scalars=(*limit, ("num_beams", np.int32(1))),
             grid=few,
             trial=trial,
+            is_on_demand=True,
         ),
         Program(name="attend", function=attend, ragged=ragged, arrays=target_arrays, grid=few),
-        Program(name="begin", function=begin, ragged=ragged, scalars=limit, grid=few, trial=trial),
-        Program(name="go on", function=go_on, ragged=ragged, arrays=state_arrays, grid=few),
+        Program(
+            name="begin",
+            function=begin,
+            ragged=ragged,
+            scalars=limit,
+            grid=few,
+            trial=trial,
+            is_on_demand=True,
+        ),
+        Program(
+            name="go on",
+            function=go_on,
+            ragged=ragged,
+            arrays=state_arrays,
+            grid=few,
+            is_on_demand=True,
+        ),
     )
 
 

@@ -127,7 +127,13 @@ def programs(card: ModelCard) -> Sequence[Program]:
     few = tuple(shape for shape in grid if shape[0] <= 8)
     return (
         Program(name=PROGRAM, function=lean, ragged=ragged, grid=grid),
-        Program(name=PROGRAM_WITH_ATTENTION, function=full, ragged=ragged, grid=few),
+        Program(
+            name=PROGRAM_WITH_ATTENTION,
+            function=full,
+            ragged=ragged,
+            grid=few,
+            is_on_demand=True,
+        ),
     )
 
 

@@ -147,9 +147,15 @@ def programs(card: ModelCard) -> Sequence[Program]:
     vectors = Ragged(name="vectors", dtype=np.float32, trailing=(card.config["embed_dim"],))
     return (
         Program(name=OF_TEXT, function=of_text, ragged=tokens, grid=grid),
-        Program(name=OF_TEXT_AND_BACK, function=of_text_and_back, ragged=tokens, grid=grid),
+        Program(
+            name=OF_TEXT_AND_BACK,
+            function=of_text_and_back,
+            ragged=tokens,
+            grid=grid,
+            is_on_demand=True,
+        ),
         Program(name=OF_VECTORS, function=of_vectors, ragged=vectors, grid=grid),
-        Program(name=READING, function=reading, ragged=tokens, grid=grid),
+        Program(name=READING, function=reading, ragged=tokens, grid=grid, is_on_demand=True),
     )
 
 

@@ -237,7 +237,7 @@ def test_every_wiring_computes_in_half_the_width(wiring, index):
     with jax.numpy_dtype_promotion("standard"):
         engine.warm_up(lambda shape: None)
         function = program.function
-        graph, state = engine._graph, engine._state
+        graph, state = engine._graph, jax.tree.unflatten(engine._tree, engine._leaves)
 
         def run(state, *arrays):
             return function(nnx.merge(graph, state), *arrays)

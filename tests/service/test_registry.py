@@ -260,7 +260,7 @@ def test_how_far_loading_is_can_be_seen(copied, caplog):
     assert seen == [{name: "0 of 1 shapes compiled"} for name in sorted(registry.models)]
     assert registry.loading == {}
     assert "loading reversal/1: 0 of 1 shapes compiled, next lengths 1x12" in caplog.text
-    assert "compiled reversal/1: 1 shapes in" in caplog.text
+    assert "reversal/1 is ready: 1 shapes, 0 of them kept from before, in" in caplog.text
 
 
 def test_a_program_is_compiled_over_the_shapes_that_are_set_for_it(copied, caplog):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from models import allocator
 from service import __main__, compilation, device, logs, server, tracing
 from service.device import find_device
 from service.settings import SECRETS, GridSetting, Settings, load_settings
@@ -71,8 +72,9 @@ def served(monkeypatch, checkpoints):
             self.started = True
 
     monkeypatch.setattr(__main__, "Server", Quiet)
-    monkeypatch.setattr(compilation, "enable_cache", lambda where: None)
+    monkeypatch.setattr(compilation, "cache_directory", lambda where: None)
     monkeypatch.setattr(device, "reserve", find_device)
+    monkeypatch.setattr(allocator, "keep_memory", lambda: True)
     monkeypatch.setattr(logs, "set_up", lambda *_: None)
     monkeypatch.setattr(tracing, "exporting", lambda: None)
     monkeypatch.setenv("TRIWIRE_CHECKPOINTS", str(checkpoints))
@@ -304,7 +306,7 @@ def test_what_is_not_there_is_named_with_status_1_and_nothing_is_served(
 
 def test_the_process_keeps_what_it_compiles_where_the_setting_says(served, monkeypatch):
     told = []
-    monkeypatch.setattr(compilation, "enable_cache", told.append)
+    monkeypatch.setattr(compilation, "cache_directory", told.append)
     assert __main__.main(["--compilation-cache", "/kept"]) == 0
     assert told == ["/kept"]
 

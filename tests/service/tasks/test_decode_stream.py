@@ -9,7 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.errors import DeadlineExceeded, NonFiniteOutput
+from service.tasks import decode
 from service.tasks.decode import TOKENS_PER_PART
+from tests.service import tiny
 from tests.service.fakes import PATIENCE_S, read_events, wait_until
 from tests.service.numbers import require_same
 from tests.service.tiny import LETTERS, SOUNDS_LEN, WORD_LEN
@@ -42,6 +44,11 @@ class Tap:
     def __call__(self, name, rows):
         self.names.append(name)
         return (self.act(rows) if self.names.count("go on") == 2 else None) or self.run(name, rows)
+
+
+def test_the_shapes_of_a_state_are_found_once_and_not_for_every_part():
+    (go_on,) = [program for program in decode.programs(tiny.pairs()) if program.name == "go on"]
+    assert go_on.arrays(WORD_LEN) is go_on.arrays(WORD_LEN)
 
 
 @pytest.mark.parametrize(
