@@ -37,11 +37,16 @@ class Ragged:
     trailing: tuple[int, ...] = ()
 
 
+def _as_it_is(model: nnx.Module) -> nnx.Module:
+    return model
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
     """A function of a model over rows.
 
-    ``function(model, ragged, lengths, *scalars, *arrays)`` gives named arrays, one row each.
+    ``function(model, ragged, lengths, *scalars, *arrays)`` gives named arrays, one row each. The
+    model is what ``pack`` made of the bundle's when it was loaded; by default that is the same.
     ``grid`` holds the (batch, length) shapes; for every length there is a batch of 1. ``scalars``
     are the further values of a row with the value that padding rows take; ``trial`` overrides them
     where the rows that try a new model out would otherwise have nothing to do. ``arrays`` are
@@ -58,6 +63,7 @@ class Program:
     trial: Mapping[str, Any] = field(default_factory=dict)
     arrays: Callable[[int], Mapping[str, np.ndarray]] = lambda _: {}
     is_on_demand: bool = False
+    pack: Callable[[Any], Any] = _as_it_is
 
     def bucket(self, length: int) -> int:
         """The shortest compiled length that holds ``length``.
@@ -112,6 +118,26 @@ class Grid:
         return replace(program, grid=shapes)
 
 
+class _Form(NamedTuple):
+    """A model as plain arrays: a call goes through a Flax state three times as long."""
+
+    leaves: list[jax.Array]
+    rebuild: Callable[[list[jax.Array]], Any]
+
+    @classmethod
+    def of(cls, model: Any, dtype: Any) -> "_Form":
+        """The parameters of a Flax module, or of a tree of arrays, in ``dtype``."""
+        if not isinstance(model, nnx.Module):
+            leaves, tree = jax.tree.flatten(model)
+            return cls([_cast(leaf, dtype) for leaf in leaves], tree.unflatten)
+        graph, state = nnx.split(model)
+        leaves, tree = jax.tree.flatten(state)
+        return cls(
+            [_cast(leaf, dtype) for leaf in leaves],
+            lambda leaves: nnx.merge(graph, tree.unflatten(leaves)),
+        )
+
+
 class Engine:
     """One model's programs, compiled for one device; used by one thread at a time.
 
@@ -130,10 +156,10 @@ class Engine:
         self.num_loaded = 0
         self._dtype = jnp.dtype(dtype)
         self._executables = executables
-        self._graph, state = nnx.split(bundle.model)
-        # As plain arrays: a call goes through the parameters of a Flax state three times as long.
-        leaves, self._tree = jax.tree.flatten(state)
-        self._leaves = [_cast(leaf, self._dtype) for leaf in leaves]
+        self._forms = {
+            pack: _Form.of(pack(bundle.model), self._dtype)
+            for pack in {program.pack for program in programs}
+        }
         self._compiled: dict[tuple[str, int, int], Callable[..., dict[str, jax.Array]]] = {}
 
     @property
@@ -195,17 +221,16 @@ class Engine:
                 raise outcome
 
     def _compile(self, program: Program, batch: int, length: int) -> jax.stages.Compiled:
-        graph, tree, dtype = self._graph, self._tree, self._dtype
+        form, dtype = self._forms[program.pack], self._dtype
 
         def function(
             leaves: list[jax.Array], ragged: jax.Array, *arrays: jax.Array
         ) -> dict[str, jax.Array]:
-            model = nnx.merge(graph, jax.tree.unflatten(tree, leaves))
-            outputs = program.function(model, _cast(ragged, dtype), *arrays)
+            outputs = program.function(form.rebuild(leaves), _cast(ragged, dtype), *arrays)
             return {key: _cast(jnp.asarray(array), jnp.float32) for key, array in outputs.items()}
 
         arguments = _collate(program, [], batch, length)
-        return jax.jit(function).lower(self._leaves, *arguments).compile()
+        return jax.jit(function).lower(form.leaves, *arguments).compile()
 
     def run(self, name: str, rows: Sequence[Row]) -> list[Outcome]:
         """The results of ``rows``, in order, each with its padding still on.
@@ -230,7 +255,7 @@ class Engine:
         if shape not in self._compiled and not self._load(program, batch, length):
             # It was on disk when the model was loaded, and somebody has taken it away since.
             self._compiled[shape] = self._compile(program, batch, length)
-        outputs = self._compiled[shape](self._leaves, *arguments)
+        outputs = self._compiled[shape](self._forms[program.pack].leaves, *arguments)
         return {key: np.asarray(array) for key, array in outputs.items()}
 
 

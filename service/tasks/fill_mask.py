@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
+from models.packed import PackedEncoder, logits_at, pack, symbol_logits
 from models.vocabulary import Vocabulary
 from service.batcher import Ticket
 from service.engine import Program, Ragged, make_grid
@@ -23,7 +26,14 @@ from service.tasks.attention import AttentionChoice, AttentionMap, choose
 from service.tasks.context import Context, off_loop
 from service.tasks.filling import fill
 from service.tasks.masked_text import MaskedText, Span, left_of, parse, right_of, window
-from service.tasks.reading import PROGRAM, PROGRAM_WITH_ATTENTION, Reading, read_texts
+from service.tasks.reading import (
+    FEW,
+    PROGRAM,
+    PROGRAM_OF_MANY,
+    PROGRAM_WITH_ATTENTION,
+    Reading,
+    read_texts,
+)
 
 WIRING = "encoder"
 DEFAULT_TOP_K = 5
@@ -117,8 +127,14 @@ def programs(card: ModelCard) -> Sequence[Program]:
         card.limits["max_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
     )
 
-    def lean(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
-        return {"probs": model.predict(*arrays)[0]}
+    def at_masks(packed: PackedEncoder, *arrays: Any) -> dict[str, Any]:
+        return {"probs": _softmax(logits_at(packed, *arrays))}
+
+    def everywhere(packed: PackedEncoder, *arrays: Any) -> dict[str, Any]:
+        return {"probs": _softmax(symbol_logits(packed, *arrays))}
+
+    def masks(length: int) -> dict[str, np.ndarray]:
+        return {"positions": np.zeros(min(FEW, length), np.int32)}
 
     def full(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
         probs, attention = model.predict(*arrays)
@@ -126,7 +142,15 @@ def programs(card: ModelCard) -> Sequence[Program]:
 
     few = tuple(shape for shape in grid if shape[0] <= 8)
     return (
-        Program(name=PROGRAM, function=lean, ragged=ragged, grid=grid),
+        Program(name=PROGRAM, function=at_masks, ragged=ragged, arrays=masks, grid=grid, pack=pack),
+        Program(
+            name=PROGRAM_OF_MANY,
+            function=everywhere,
+            ragged=ragged,
+            grid=few,
+            is_on_demand=True,
+            pack=pack,
+        ),
         Program(
             name=PROGRAM_WITH_ATTENTION,
             function=full,
@@ -135,6 +159,10 @@ def programs(card: ModelCard) -> Sequence[Program]:
             is_on_demand=True,
         ),
     )
+
+
+def _softmax(logits: jax.Array) -> jax.Array:
+    return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
 
 async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) -> FillMaskAnswer:

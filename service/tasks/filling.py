@@ -9,7 +9,7 @@ from service.batcher import Ticket
 from service.registry import LoadedModel
 from service.tasks.context import Context
 from service.tasks.masked_text import MaskedText, window
-from service.tasks.reading import PROGRAM, Belief, Reading, read_spans
+from service.tasks.reading import Belief, Reading, read_spans, windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,8 @@ async def fill(
     ]
     while waiting := [(f, stale) for f in fillings if (stale := f.advance(first_id))]:
         tokens = [filling.tokens for filling, _ in waiting]
-        windows = [
-            [window(position, filling.tokens.size, size) for position in stale]
-            for filling, stale in waiting
-        ]
-        again = await read_spans(context, model, PROGRAM, tokens, windows, ticket)
+        wanted = [windows(stale, filling.tokens.size, size) for filling, stale in waiting]
+        again = await read_spans(context, model, tokens, wanted, ticket)
         for (filling, stale), reading in zip(waiting, again, strict=True):
             filling.open.update(_beliefs(reading, stale, filling.tokens.size, size))
     return [vocabulary.decode(filling.tokens) for filling in fillings]

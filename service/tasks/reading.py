@@ -1,7 +1,11 @@
-"""Passes over texts with masks: every mask in its window and, for evidence, each side by itself."""
+"""Passes over texts with masks: every mask in its window and, for evidence, each side by itself.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+A pass computes what it is asked for: the distributions at a few masks, or at every position where
+a text has more masks than that.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,7 +17,13 @@ from service.tasks.context import Context
 from service.tasks.masked_text import MaskedText, Span, left_of, right_of, window
 
 PROGRAM = "fill-mask"
+PROGRAM_OF_MANY = "fill-mask+many"
 PROGRAM_WITH_ATTENTION = "fill-mask+attention"
+# The most masks of a pass that computes nothing else.
+FEW = 8
+
+# The positions that are asked for, by the span in which each is to be read.
+Wanted = Mapping[Span, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +42,20 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What came of the passes over one text, by the span that each read."""
+    """What came of the passes over one text, by the span that each read.
+
+    ``probs`` has a row for each of ``positions``, where a pass was asked for those alone, and else
+    for every position of the span.
+    """
 
     outputs: dict[Span, Result]
+    positions: dict[Span, Sequence[int]] = field(default_factory=dict)
 
     def belief(self, position: int, span: Span) -> Belief:
         """What reading ``span`` says of the mask at ``position``."""
-        return Belief(span, self.outputs[span]["probs"][position - span.start])
+        asked = self.positions.get(span)
+        row = position - span.start if asked is None else asked.index(position)
+        return Belief(span, self.outputs[span]["probs"][row])
 
 
 async def read_texts(
@@ -58,57 +75,89 @@ async def read_texts(
     Raises:
         TooLarge: if these are more passes than may wait for the device.
     """
-    whole = [list(_windows(text, model)) for text in texts]
-    sides = [list(_sides(text, model)) if evidence else [] for text in texts]
+    size = model.card.limits["max_len"]
+    whole = [windows(text.positions, text.tokens.size, size) for text in texts]
+    sides = [_sides(own) if evidence else {} for own in whole]
     tokens = [text.tokens for text in texts]
     if not attention:
-        wanted = [a + b for a, b in zip(whole, sides, strict=True)]
-        return await read_spans(context, model, PROGRAM, tokens, wanted, ticket)
-    readings = await read_spans(context, model, PROGRAM_WITH_ATTENTION, tokens, whole, ticket)
+        wanted = [_together(*own) for own in zip(whole, sides, strict=True)]
+        return await read_spans(context, model, tokens, wanted, ticket)
+    readings = await read_spans(context, model, tokens, whole, ticket, PROGRAM_WITH_ATTENTION)
     if not evidence:
         return readings
-    others = await read_spans(context, model, PROGRAM, tokens, sides, ticket)
+    others = await read_spans(context, model, tokens, sides, ticket)
     # Where one side is the whole window, the pass that also gave attention counts.
     return [
-        Reading(other.outputs | reading.outputs)
+        Reading(
+            other.outputs | reading.outputs,
+            {span: p for span, p in other.positions.items() if span not in reading.outputs},
+        )
         for reading, other in zip(readings, others, strict=True)
     ]
 
 
-def _windows(text: MaskedText, model: LoadedModel) -> Iterator[Span]:
-    for position in text.positions:
-        yield window(position, text.tokens.size, model.card.limits["max_len"])
+def windows(positions: Sequence[int], num_tokens: int, size: int) -> Wanted:
+    """Every position in its window of a text."""
+    wanted: dict[Span, list[int]] = {}
+    for position in positions:
+        wanted.setdefault(window(position, num_tokens, size), []).append(position)
+    return wanted
 
 
-def _sides(text: MaskedText, model: LoadedModel) -> Iterator[Span]:
-    for position, span in zip(text.positions, _windows(text, model), strict=True):
-        yield left_of(position, span)
-        yield right_of(position, span)
+def _sides(whole: Wanted) -> Wanted:
+    """Every position at the end of what is left of it, and at the beginning of what is right."""
+    sides = [
+        {side(position, span): [position]}
+        for span, positions in whole.items()
+        for position in positions
+        for side in (left_of, right_of)
+    ]
+    return _together(*sides)
+
+
+def _together(*several: Wanted) -> Wanted:
+    """All that is wanted, each once."""
+    wanted: dict[Span, list[int]] = {}
+    for one in several:
+        for span, positions in one.items():
+            own = wanted.setdefault(span, [])
+            own += [position for position in positions if position not in own]
+    return wanted
 
 
 async def read_spans(
     context: Context,
     model: LoadedModel,
-    program: str,
     texts: Sequence[np.ndarray],
-    wanted: Sequence[Sequence[Span]],
+    wanted: Sequence[Wanted],
     ticket: Ticket,
+    program: str = PROGRAM,
 ) -> list[Reading]:
     """Reads the spans that are wanted of every text, each once, in shared batches.
 
     Short spans of a text go into the batch of its longest, rather than wait for one of their own.
     """
-    spans = [list(dict.fromkeys(own)) for own in wanted]
-    num_passes, limit = sum(map(len, spans)), context.settings.max_queue_rows
+    num_passes, limit = sum(map(len, wanted)), context.settings.max_queue_rows
     if num_passes > limit:
         raise TooLarge(
             f"expected masks and sides that take at most {limit} passes, got {num_passes}; send "
             "fewer texts or masks",
             "inputs",
         )
+    most = max((len(positions) for own in wanted for positions in own.values()), default=0)
+    if program == PROGRAM and most > FEW:
+        program = PROGRAM_OF_MANY
     rows, sizes = [], []
-    for tokens, own in zip(texts, spans, strict=True):
-        rows += [{"tokens": tokens[start:end]} for start, end in own]
+    for tokens, own in zip(texts, wanted, strict=True):
+        for span, positions in own.items():
+            row = {"tokens": tokens[span.start : span.end]}
+            if program == PROGRAM:
+                row["positions"] = np.array(positions, np.int32) - span.start
+            rows.append(row)
         sizes += [max(end - start for start, end in own)] * len(own)
     outputs = iter(await context.run(model, program, rows, ticket, sizes=sizes))
-    return [Reading({span: next(outputs) for span in own}) for own in spans]
+    positions = [dict(own) if program == PROGRAM else {} for own in wanted]
+    return [
+        Reading({span: next(outputs) for span in own}, asked)
+        for own, asked in zip(wanted, positions, strict=True)
+    ]

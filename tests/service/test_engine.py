@@ -237,14 +237,14 @@ def test_every_wiring_computes_in_half_the_width(wiring, index):
     with jax.numpy_dtype_promotion("standard"):
         engine.warm_up(lambda shape: None)
         function = program.function
-        graph, state = engine._graph, jax.tree.unflatten(engine._tree, engine._leaves)
+        form = engine._forms[program.pack]
 
-        def run(state, *arrays):
-            return function(nnx.merge(graph, state), *arrays)
+        def run(leaves, *arrays):
+            return function(form.rebuild(leaves), *arrays)
 
         arguments = _collate(program, [], *program.grid[0])
         arguments[0] = _cast(jnp.asarray(arguments[0]), jnp.bfloat16)
-        products = list(equations(jax.make_jaxpr(run)(state, *arguments).jaxpr))
+        products = list(equations(jax.make_jaxpr(run)(form.leaves, *arguments).jaxpr))
     assert products
     assert {v.aval.dtype for e in products for v in e.invars} == {jnp.dtype("bfloat16")}
 

@@ -1,0 +1,90 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from models.blocks import TransformerConfig
+from models.encoder import MaskedLanguageModel
+from models.packed import logits_at, pack, symbol_logits
+
+# The same sums in another order.
+ATOL = 1e-5
+BATCH, SIZE, ASKED = 5, 12, 4
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids="{} blocks".format)
+def model(request):
+    """A model whose norms have scales of their own, as training leaves them."""
+    config = TransformerConfig(
+        vocab_size=7, embed_dim=24, num_heads=3, num_layers=request.param, max_seq_len=SIZE
+    )
+    model = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
+    generator = np.random.default_rng(0)
+
+    def scaled(path, leaf):
+        noise = generator.uniform(0.5, 1.5, leaf.shape).astype(np.float32)
+        # Embeddings are drawn small, and the head is tied to them.
+        return leaf * jnp.asarray(20 * noise if "embedding" in str(path) else noise)
+
+    state = nnx.state(model)
+    nnx.update(model, jax.tree_util.tree_map_with_path(scaled, state))
+    return model
+
+
+@pytest.fixture(scope="module")
+def rows():
+    generator = np.random.default_rng(1)
+    tokens = generator.integers(0, 8, (BATCH, SIZE), dtype=np.int32)
+    lengths = np.array([SIZE, 1, 2, 7, SIZE], np.int32)
+    positions = generator.integers(0, lengths[:, None], (BATCH, ASKED), dtype=np.int32)
+    return tuple(map(jnp.asarray, (tokens, lengths, positions)))
+
+
+def real(values, lengths):
+    return np.asarray(values)[np.arange(SIZE)[None] < np.asarray(lengths)[:, None]]
+
+
+def test_a_packed_model_gives_the_logits_of_the_plain_one(model, rows):
+    tokens, lengths, _ = rows
+    plain, packed = model(tokens, lengths), symbol_logits(pack(model), tokens, lengths)
+    assert np.abs(real(plain, lengths)).max() > 1
+    np.testing.assert_allclose(real(packed, lengths), real(plain, lengths), rtol=0, atol=ATOL)
+
+
+def test_what_is_asked_at_some_positions_is_what_all_of_them_would_say(model, rows):
+    tokens, lengths, positions = rows
+    everywhere = np.asarray(model(tokens, lengths))
+    expected = np.take_along_axis(everywhere, np.asarray(positions)[:, :, None], axis=1)
+    found = logits_at(pack(model), tokens, lengths, positions)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
+
+
+def test_padding_is_never_read(model, rows):
+    tokens, lengths, positions = rows
+    other = jnp.where(jnp.arange(SIZE)[None] < lengths[:, None], tokens, 3)
+    packed = pack(model)
+    np.testing.assert_array_equal(
+        logits_at(packed, other, lengths, positions), logits_at(packed, tokens, lengths, positions)
+    )
+
+
+def test_a_packed_model_is_where_the_plain_one_was(model):
+    device = jax.devices()[3]
+    graph, state = nnx.split(model)
+    packed = pack(nnx.merge(graph, jax.device_put(state, device)))
+    assert {leaf.device for leaf in jax.tree.leaves(packed)} == {device}
+
+
+def test_in_half_the_width_everything_but_the_softmax_is(model, rows):
+    packed = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), pack(model))
+    tokens, lengths, positions = rows
+    with jax.numpy_dtype_promotion("standard"):
+        found = logits_at(packed, tokens, lengths, positions)
+        everywhere = symbol_logits(packed, tokens, lengths)
+    assert found.dtype == everywhere.dtype == jnp.bfloat16
+    expected = np.take_along_axis(
+        np.asarray(everywhere, np.float32), np.asarray(positions)[:, :, None], axis=1
+    )
+    # Rounding in bfloat16 is 1 part in 256, and differs with the shape of a product.
+    np.testing.assert_allclose(np.asarray(found, np.float32), expected, rtol=0, atol=0.5)
