@@ -268,6 +268,8 @@ class Registry:
     def choose(self, name: str | None, *wirings: str) -> LoadedModel:
         """The model of that name, of one of these wirings; by default the only one that is.
 
+        Of several, it is the one whose bundle calls itself the default of its task.
+
         Raises:
             ModelNotFound: if there is none.
             InvalidInput: if the named one cannot do it, or several could and none is named.
@@ -284,14 +286,20 @@ class Registry:
     def _only(self, wirings: Sequence[str]) -> LoadedModel:
         self.require_ready()
         able = self._able(wirings)
-        if len(able) > 1:
-            raise InvalidInput(f"expected one of {able}, as several can do this, got none", "model")
-        if able:
+        if len(able) == 1:
             return self._models[able[0]]
+        if able:
+            return self._default(able)
         if self.failures:
             raise NotReady(f"no model that can do this could be loaded{self._reasons()}", "model")
         wanted = " or ".join(wirings)
         raise ModelNotFound(f"expected a loaded model of wiring {wanted}, got none", "model")
+
+    def _default(self, able: Sequence[str]) -> LoadedModel:
+        defaults = [name for name in able if self._models[name].card.task.get("is_default") is True]
+        if len(defaults) != 1:
+            raise InvalidInput(f"expected one of {able}, as several can do this, got none", "model")
+        return self._models[defaults[0]]
 
     def _able(self, wirings: Sequence[str]) -> list[str]:
         return sorted(n for n, model in self._models.items() if model.card.wiring in wirings)

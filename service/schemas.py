@@ -63,7 +63,8 @@ class Request(Strict):
 
     model: str | None = Field(
         default=None,
-        description="Name of a loaded model; by default the only one that can do the task.",
+        description="Name of a loaded model; by default the only one that can do the task, or of "
+        "several the one whose bundle calls itself the default.",
     )
 
 

@@ -114,7 +114,7 @@ class ReversalRecipe:
             config=self.config,
             vocabulary=vocabulary_of(self.alphabet),
             limits={"min_len": self.min_len, "max_len": longest},
-            task={"name": "decode", "alignment": "reverse"},
+            task={"name": "decode", "alignment": "reverse", "is_default": True},
             corpus={"name": f"random strings of {lengths} characters out of {self.alphabet}"},
         )
 

@@ -357,11 +357,12 @@ class Nothing(nnx.Module):
     """No parameters at all."""
 
 
-def holding(**wirings):
-    """A registry of models that do nothing, by name and wiring."""
+def holding(*defaults, **wirings):
+    """A registry of models that do nothing, by name and wiring; some are the default of a task."""
     registry = Registry(PROGRAMS)
     for name, wiring in wirings.items():
-        card = tiny.card(name, wiring, config={}, vocabulary=tiny.MASKED, limits={})
+        task = {"name": "any"} | ({"is_default": True} if name in defaults else {})
+        card = tiny.card(name, wiring, config={}, vocabulary=tiny.MASKED, limits={}, task=task)
         registry._models[name] = LoadedModel(card, Engine(Bundle(card, Nothing()), []))
     registry.is_loaded = True
     return registry
@@ -378,6 +379,18 @@ def test_one_of_several_models_must_be_named():
     with pytest.raises(InvalidInput, match=r"model: expected one of \['large', 'small'\]"):
         registry.choose(None, "encoder")
     assert registry.choose("large", "encoder").card.name == "large"
+
+
+def test_of_several_models_the_one_that_calls_itself_the_default_need_not_be_named():
+    registry = holding("small", small="encoder", large="encoder", other="decoder")
+    assert registry.choose(None, "encoder").card.name == "small"
+    assert registry.choose("large", "encoder").card.name == "large"
+
+
+def test_of_several_defaults_one_must_be_named():
+    registry = holding("small", "large", small="encoder", large="encoder", third="encoder")
+    with pytest.raises(InvalidInput, match=r"expected one of \['large', 'small', 'third'\]"):
+        registry.choose(None, "encoder")
 
 
 def test_a_model_that_cannot_do_the_task_is_refused_and_those_that_can_are_named():
