@@ -1,0 +1,57 @@
+"""What measurements have in common: the machine they ran on, medians with spread, JSON, tables."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def machine(*libraries: str) -> dict[str, Any]:
+    """Where and with what something was measured."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    return {
+        "cpu": ", ".join(sorted(names)) or platform.processor(),
+        "num_cpus": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "command": " ".join(["python", "-m", *_module(), *sys.argv[1:]]),
+        **{name: importlib.metadata.version(name) for name in libraries},
+    }
+
+
+def _module() -> list[str]:
+    spec = sys.modules["__main__"].__spec__
+    return [spec.name] if spec else [Path(sys.argv[0]).name]
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and the quartiles around the median of measurements that were interleaved."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else [*values] * 3
+    return {"median": middle, "min": min(values), "q1": low, "q3": high, "count": len(values)}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows as a table in Markdown; numbers to three digits."""
+    lines = [header, ["---"] * len(header), *([_written(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _written(cell: Any) -> str:
+    return f"{cell:.3g}" if isinstance(cell, float) and abs(cell) < 1000 else str(cell)
+
+
+def write(out: Path | None, results: Mapping[str, Any], told: str) -> None:
+    """The table to standard output, everything as JSON to ``out``."""
+    sys.stdout.write(told + "\n")
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
