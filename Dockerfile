@@ -57,6 +57,7 @@ ENTRYPOINT ["/opt/venv/bin/python", "-m", "training"]
 FROM runtime AS serve
 COPY --from=serving /opt/venv /opt/venv
 COPY service service
+COPY triwire triwire
 COPY checkpoints checkpoints
 ENV TRIWIRE_HOST=0.0.0.0 TRIWIRE_PORT=8000
 EXPOSE 8000

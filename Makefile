@@ -51,12 +51,14 @@ LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashe
 	--no-emit-index-url --no-header --no-annotate --quiet
 COMPILE := $(LOCK) pyproject.toml
 lock: $(VENV)/.dev
-	$(COMPILE) --extra serve --extra otel --extra train --extra tensorboard --group dev -o requirements-dev.lock
+	$(COMPILE) --extra serve --extra otel --extra train --extra tensorboard --group dev --group build \
+		-o requirements-dev.lock
 	$(COMPILE) --extra serve -c requirements-dev.lock -o requirements-serve.lock
 	$(COMPILE) --extra serve --extra otel -c requirements-dev.lock -o requirements-otel.lock
 	$(COMPILE) --extra train -c requirements-dev.lock -o requirements-train.lock
 	$(COMPILE) --extra serve --extra cuda -c requirements-dev.lock -o requirements-cuda.lock
 	$(LOCK) --group audit -c requirements-dev.lock -o requirements-audit.lock
+	$(LOCK) --group build -c requirements-dev.lock -o requirements-build.lock
 
 $(VENV)/.audit: requirements-audit.lock $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
@@ -67,10 +69,17 @@ $(BIN)/python:
 		|| { echo "expected Python 3.11 or newer; name one with make PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# The command `triwire`, in an environment whose packages are there already: nothing is fetched.
+LINK := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	--no-index --no-deps --no-build-isolation --editable .
+
 $(VENV)/.dev: requirements-dev.lock | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(LINK)
 	touch $@ $(VENV)/.serve
 
-$(VENV)/.serve: requirements-serve.lock | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+$(VENV)/.serve: requirements-serve.lock requirements-build.lock | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements-serve.lock -r requirements-build.lock
+	$(LINK)
 	touch $@

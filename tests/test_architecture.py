@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("models", "training", "service")
+PACKAGES = ("models", "training", "service", "triwire")
+ROOMS = {"models", "training", "service"}
+CLIENT_MAY_IMPORT = {"httpx2", "numpy"}
 MAX_LINES = 600
 CATCH_ALL_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 MODELS_MAY_IMPORT = {"jax", "flax", "numpy", "orbax", "jaxtyping"}
@@ -90,13 +92,38 @@ def test_models_import_only_what_a_network_needs():
     assert roots("models") <= MODELS_MAY_IMPORT | {"models"}
 
 
+def test_the_client_stands_by_itself():
+    """It knows the other rooms by what they say over HTTP, and none of them knows it."""
+    assert roots("triwire") == CLIENT_MAY_IMPORT | {"triwire"}
+    for room in ROOMS:
+        assert_never_imports(room, {"triwire"})
+
+
+def test_the_client_is_installed_with_what_it_imports_and_no_more():
+    assert {named(requirement) for requirement in project()["dependencies"]} == CLIENT_MAY_IMPORT
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def named(requirement):
+    return re.split(r"[<>=!~\[ ]", requirement)[0]
+
+
+def required_by(extra):
+    """What an extra installs, with the base and what it takes from other extras."""
+    names = {named(requirement) for requirement in project()["dependencies"]}
+    for requirement in project()["optional-dependencies"][extra]:
+        other = re.fullmatch(r"triwire\[(\w+)\]", requirement)
+        names |= required_by(other[1]) if other else {named(requirement)}
+    return names
+
+
 @pytest.mark.parametrize(("package", "extra"), [("service", "serve"), ("training", "train")])
 def test_a_package_imports_only_what_its_extra_installs(package, extra):
     """The image installs the base and ``serve`` alone; training does without ``tensorboard``."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    installed = project["dependencies"] + project["optional-dependencies"][extra]
-    names = {re.split(r"[<>=!~\[ ]", requirement)[0] for requirement in installed}
-    importable = set().union(*(IMPORTED_AS.get(name, {name}) for name in names))
+    importable = set().union(*(IMPORTED_AS.get(name, {name}) for name in required_by(extra)))
     # What the extra otel installs is imported by one module, and only when it is asked for.
     optional = {"opentelemetry"} if package == "service" else set()
     assert roots(package) <= importable | {package, "models"} | optional

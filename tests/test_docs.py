@@ -25,7 +25,14 @@ SCORE_TOLERANCE = 2e-3
 VOLATILE = {"id", "created", "request_id"}
 START_TIMEOUT_S = 600
 
+CLIENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+
 EXAMPLES = re.findall(r"```sh\n(curl .*?)```\s*```json\n(.*?)```", README, flags=re.DOTALL)
+
+
+COMMANDS = re.findall(r"```console\n\$ (.*?)\n(.*?)```", CLIENT, flags=re.DOTALL)
+PROGRAMS = re.findall(r"```python\n(.*?)```\s*```text\n(.*?)```", CLIENT, flags=re.DOTALL)
+BARS = set("█▉▊▋▌▍▎▏")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +95,72 @@ def _alike(got, printed):
     if isinstance(printed, float):
         return got == pytest.approx(printed, abs=SCORE_TOLERANCE)
     return got == printed
+
+
+@pytest.fixture(scope="module")
+def shell(address, tmp_path_factory):
+    """What a command prints where ``triwire`` is on the path and asks the live server."""
+    binaries = tmp_path_factory.mktemp("bin")
+    triwire = binaries / "triwire"
+    triwire.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m triwire "$@"\n')
+    triwire.chmod(0o755)
+    variables = {
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONIOENCODING": "utf-8",
+        "TRIWIRE_URL": f"http://{address}",
+    }
+
+    def run(command):
+        return subprocess.run(
+            command,
+            env={k: v for k, v in os.environ.items() if k != "TRIWIRE_API_KEY"} | variables,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=True,
+        ).stdout
+
+    return run
+
+
+@pytest.mark.parametrize(("command", "printed"), COMMANDS)
+def test_a_command_of_the_client_page_prints_what_is_shown(shell, command, printed):
+    printed_now = shell(["sh", "-c", command])
+    assert _read_alike(printed_now, printed), printed_now
+
+
+@pytest.mark.parametrize(("program", "printed"), PROGRAMS)
+def test_a_program_of_the_client_page_prints_what_is_shown(shell, program, printed):
+    printed_now = shell([sys.executable, "-c", program])
+    assert _read_alike(printed_now, printed), printed_now
+
+
+def test_the_client_page_has_examples_of_both_kinds():
+    assert len(COMMANDS) >= 4
+    assert CLIENT.count("```console") == len(COMMANDS)
+    assert len(PROGRAMS) >= 4
+    assert CLIENT.count("```python") == len(PROGRAMS)
+
+
+def _read_alike(got, printed):
+    """Whether texts agree word by word, numbers within the tolerance, bars within an eighth."""
+    lines, expected = (
+        [line.split() for line in text.strip().splitlines()] for text in (got, printed)
+    )
+    return [*map(len, lines)] == [*map(len, expected)] and all(
+        all(map(_word_alike, *pair)) for pair in zip(lines, expected, strict=True)
+    )
+
+
+def _word_alike(word, printed):
+    if re.fullmatch(r"\d+\.\d+", printed):
+        # Of two decimals the last may be off by one.
+        tolerance = max(SCORE_TOLERANCE, 1.1 * 10.0 ** -len(printed.partition(".")[2]))
+        return float(word) == pytest.approx(float(printed), abs=tolerance)
+    if set(printed) <= BARS:
+        return set(word) <= BARS and abs(len(word) - len(printed)) <= 1
+    return word == printed
 
 
 def test_every_setting_is_named_in_the_readme():

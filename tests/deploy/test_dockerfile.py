@@ -105,6 +105,13 @@ def test_the_image_holds_nothing_that_only_training_or_tests_need():
     assert "tests" not in copied
 
 
+def test_the_image_that_serves_can_ask_itself():
+    """``python -m triwire`` in its working directory, with what the client needs."""
+    assert "triwire triwire" in lineage("serve").values("COPY")
+    assert lineage("serve").values("WORKDIR")[-1] == "/app"
+    assert locked("serve").keys() >= {"httpx2", "numpy"}
+
+
 def test_the_cuda_variant_has_the_plugin_of_the_same_jax_and_everything_else_alike():
     cuda, serve = locked("cuda"), locked("serve")
     assert serve.items() <= cuda.items()

@@ -161,6 +161,15 @@ def test_it_serves_as_a_user_without_privileges_from_files_that_nobody_may_write
     assert not [*checkout.rglob("__pycache__")]
 
 
+def test_the_client_in_the_image_asks_the_service_beside_it(container):
+    url = f"http://127.0.0.1:{container.port}"
+    command = ["/opt/venv/bin/python", "-m", "triwire", "decode", "stressed", "--url", url]
+    asking = container.start(command, stdout=subprocess.PIPE)
+    said, _ = asking.communicate(timeout=PATIENCE_S)
+    assert asking.returncode == 0
+    assert b"desserts" in said
+
+
 def test_what_is_compiled_is_kept_in_the_volume(container, place):
     assert [*(place / "cache" / "triwire" / "compiled").glob("jax-*/*")]
 

@@ -51,6 +51,19 @@ def client(service_settings):
 
 
 @pytest.fixture(scope="session")
+def live(service_settings):
+    """A client of such an application behind a real socket, for clients that are not ours.
+
+    Its ``base_url`` is the address.
+    """
+    from service.app import create_app
+    from tests.service import fakes
+
+    with fakes.listening(create_app(service_settings)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
 def ask(client):
     """The answer to a request that must succeed."""
 
