@@ -45,12 +45,11 @@ class Reader(Generic[Event, T]):
             content = errors.parse(data)
             if "error" in content:
                 raise errors.of_content(content["error"], None, self._request_id)
-            event = self._call.read_event(content)
+            found = self._call.read_events(content)
         except (KeyError, TypeError, ValueError) as error:
             raise self._unexpected(error) from error
         self._contents.append(content)
-        if event is not None:
-            yield event
+        yield from found
 
     def result(self) -> T:
         """What the events make, once the last has come.

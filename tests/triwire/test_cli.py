@@ -236,8 +236,9 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(capsys):
 def test_a_stream_is_written_as_it_comes(capsys):
     model = {"id": "reversal", "wiring": "encoder-decoder", "version": 1, "task": {}}
     model |= {"limits": {}, "created": 0, "target_separator": " "}
+    other = model | {"id": "another", "target_separator": ""}
     answers = [
-        Answer(200, {"data": [model]}),
+        Answer(200, {"data": [other, model | {"task": {"is_default": True}}]}),
         events(TOKEN, TOKEN | {"position": 1, "token": "AE1"}, DECODED, "[DONE]"),
     ]
     status, asked = run(*answers, arguments=["decode", "a", "--stream"])

@@ -5,7 +5,16 @@ from typing import Any, TypedDict, Unpack, overload
 import httpx2
 
 from triwire.answers import Choice, Completion, CompletionChunk, Origin
-from triwire.calls.request import Call, StreamCall, Texts, body_of, listed, origin_of
+from triwire.calls.request import (
+    Call,
+    Ids,
+    StreamCall,
+    Texts,
+    body_of,
+    is_single,
+    listed,
+    origin_of,
+)
 from triwire.reading import read
 
 
@@ -16,6 +25,7 @@ class CompleteOptions(TypedDict, total=False):
     temperature: float | None
     top_p: float | None
     n: int | None
+    best_of: int | None
     stop: str | Texts | None
     seed: int | None
     echo: bool
@@ -24,16 +34,19 @@ class CompleteOptions(TypedDict, total=False):
 
 
 @overload
-def complete(prompt: str, **options: Unpack[CompleteOptions]) -> Call[Completion]: ...
+def complete(prompt: str | Ids, **options: Unpack[CompleteOptions]) -> Call[Completion]: ...
 @overload
-def complete(prompt: Texts, **options: Unpack[CompleteOptions]) -> Call[list[Completion]]: ...
 def complete(
-    prompt: str | Texts,
+    prompt: Texts | list[Ids], **options: Unpack[CompleteOptions]
+) -> Call[list[Completion]]: ...
+def complete(
+    prompt: str | Texts | Ids | list[Ids],
     *,
     max_tokens: int | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     n: int | None = None,
+    best_of: int | None = None,
     stop: str | Texts | None = None,
     seed: int | None = None,
     echo: bool = False,
@@ -42,7 +55,8 @@ def complete(
 ) -> Call[Any]:
     """A prompt, or each of a list, continued ``n`` times by at most ``max_tokens`` tokens.
 
-    ``temperature`` 0 takes the likeliest token; ``top_p`` keeps the likeliest of that mass. Up to
+    Token ids may stand for a prompt. ``temperature`` 0 takes the likeliest token; ``top_p`` keeps
+    the likeliest of that mass; ``best_of`` are drawn, of which the ``n`` likeliest are given. Up to
     four strings ``stop`` it. The same ``seed`` draws the same text. ``echo`` puts the prompt first,
     and ``logprobs`` tells this many tokens that could have been.
 
@@ -55,13 +69,14 @@ def complete(
         temperature=temperature,
         top_p=top_p,
         n=n,
+        best_of=best_of,
         stop=listed(stop),
         seed=seed,
         echo=echo or None,
         logprobs=logprobs,
         model=model,
     )
-    is_one = isinstance(prompt, str)
+    is_one = is_single(prompt)
 
     def completions(response: httpx2.Response) -> Any:
         content = response.json()
@@ -72,14 +87,14 @@ def complete(
 
 @overload
 def complete_stream(
-    prompt: str, **options: Unpack[CompleteOptions]
+    prompt: str | Ids, **options: Unpack[CompleteOptions]
 ) -> StreamCall[CompletionChunk, Completion]: ...
 @overload
 def complete_stream(
-    prompt: Texts, **options: Unpack[CompleteOptions]
+    prompt: Texts | list[Ids], **options: Unpack[CompleteOptions]
 ) -> StreamCall[CompletionChunk, list[Completion]]: ...
 def complete_stream(
-    prompt: str | Texts, **options: Unpack[CompleteOptions]
+    prompt: str | Texts | Ids | list[Ids], **options: Unpack[CompleteOptions]
 ) -> StreamCall[CompletionChunk, Any]:
     """The same, piece by piece; the stream's ``result`` is there after its last piece.
 
@@ -87,23 +102,21 @@ def complete_stream(
         TriwireError: if there is no such result, or the stream breaks off.
     """
     body = complete(prompt, **options).json or {}
-    num_choices = (1 if isinstance(prompt, str) else len(prompt)) * (options.get("n") or 1)
+    is_one, n = is_single(prompt), options.get("n") or 1
 
     def result(events: list[Any], response: httpx2.Response) -> Any:
         pieces = [choice for event in events for choice in event["choices"]]
         choices = [
             _joined([piece for piece in pieces if piece["index"] == index])
-            for index in range(num_choices)
+            for index in range(n if is_one else n * len(prompt))
         ]
         origin = origin_of(events[-1], response)
-        return _completions(choices, options.get("n") or 1, origin, is_one=isinstance(prompt, str))
+        return _completions(choices, n, origin, is_one=is_one)
 
     return StreamCall(
         path="/v1/completions",
         json=body | {"stream": True, "stream_options": {"include_usage": True}},
-        read_event=lambda event: next(
-            (read(CompletionChunk, choice) for choice in event["choices"]), None
-        ),
+        read_events=lambda event: [read(CompletionChunk, choice) for choice in event["choices"]],
         result=result,
     )
 
@@ -130,5 +143,5 @@ def _joined(pieces: list[Any]) -> dict[str, Any]:
         "text": "".join(piece["text"] for piece in pieces),
         "finish_reason": pieces[-1].get("finish_reason") if pieces else None,
         "logprobs": logprobs or None,
-        "normalized": next((p["normalized"] for p in pieces if "normalized" in p), None),
+        "normalized": next((p["normalized"] for p in pieces if p.get("normalized")), None),
     }

@@ -81,7 +81,7 @@ def decode_stream(
     return StreamCall(
         path="/v1/decode",
         json=body_of(inputs=listed(inputs), stream=True, **options),
-        read_event=lambda event: None if "results" in event else read(StreamedToken, event),
+        read_events=lambda event: [] if "results" in event else [read(StreamedToken, event)],
         result=result,
     )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import httpx2
@@ -16,6 +17,7 @@ T = TypeVar("T")
 Event = TypeVar("Event")
 R = TypeVar("R", bound="Request")
 Texts = list[str] | tuple[str, ...]
+Ids = list[int]
 
 
 class AttentionChoice(TypedDict, total=False):
@@ -54,10 +56,10 @@ class Call(Request, Generic[T]):
 class StreamCall(Request, Generic[Event, T]):
     """A request that is answered by events, which make ``result`` once all have come.
 
-    ``read_event`` gives None for an event that is for the result only.
+    ``read_events`` gives those that are told, none of what is for the result only.
     """
 
-    read_event: Callable[[Any], Event | None]
+    read_events: Callable[[Any], list[Event]]
     result: Callable[[list[Any], httpx2.Response], T]
 
 
@@ -75,7 +77,7 @@ def in_plain_numbers(request: R) -> R:
 def as_events(call: StreamCall[Any, Any]) -> StreamCall[Any, None]:
     """The same stream, with all of its events as they are in JSON."""
     return dataclasses.replace(
-        call, read_event=lambda event: event, result=lambda events, response: None
+        call, read_events=lambda event: [event], result=lambda events, response: None
     )
 
 
@@ -121,6 +123,13 @@ def encoded(attention: Attention) -> dict[str, Any] | None:
             "attention", f"expected a boolean or an object, got {type(attention).__name__}"
         )
     return (dict(attention) if attention is not True else {}) | {"encoding": "base64"}
+
+
+def is_single(inputs: Any) -> bool:
+    """Whether that is one input, a text or its token ids, and no list of such."""
+    return isinstance(inputs, str) or (
+        bool(inputs) and isinstance(inputs, list | tuple) and isinstance(inputs[0], Integral)
+    )
 
 
 def listed(inputs: Any) -> Any:

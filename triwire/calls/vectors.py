@@ -1,7 +1,6 @@
 """``POST /v1/latents`` and ``/v1/embeddings``: arrays out, and in where one likes."""
 
 import io
-import numbers
 from typing import Any, TypedDict, Unpack, overload
 
 import httpx2
@@ -12,10 +11,12 @@ from triwire.answers import LatentsResult
 from triwire.calls.request import (
     Attention,
     Call,
+    Ids,
     Texts,
     body_of,
     call_for_results,
     encoded,
+    is_single,
     listed,
     results_of,
 )
@@ -100,14 +101,14 @@ def to_npy(array: np.ndarray) -> bytes:
 
 
 def embeddings(
-    inputs: str | Texts | list[int] | list[list[int]], *, model: str | None = None
+    inputs: str | Texts | Ids | list[Ids], *, model: str | None = None
 ) -> Call[NDArray[np.float32]]:
     """The vector D of a text, or a matrix N x D of a list; token ids may stand for a text.
 
     Raises:
         TriwireError: if there is no such result; ``model`` must be given where several can.
     """
-    is_one = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], numbers.Integral))
+    is_one = is_single(inputs)
 
     def matrix(response: httpx2.Response) -> NDArray[np.float32]:
         data = response.json()["data"]

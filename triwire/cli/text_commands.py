@@ -136,12 +136,13 @@ def _next(token: StreamedToken, separator: str) -> str:
 
 
 def _separator(session: Session) -> str:
-    """What stands between the symbols of outputs."""
+    """What stands between the symbols of outputs of the model that will answer."""
     wanted = session.options.model
-    for model in session.client.models():
-        if model.wiring == "encoder-decoder" and wanted in (None, model.id):
-            return model.target_separator or ""
-    return ""
+    able = [model for model in session.client.models() if model.wiring == "encoder-decoder"]
+    named = [model for model in able if wanted in (None, model.id)]
+    chosen = [model for model in named if model.task.get("is_default")] or named
+    # Where it is none, or none of several, the service says so.
+    return (chosen[0].target_separator or "") if chosen else ""
 
 
 def complete(session: Session) -> None:
