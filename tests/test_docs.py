@@ -44,8 +44,12 @@ def address():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    # Nothing is left in the home of whoever runs the tests.
-    environment |= {"TRIWIRE_COMPILATION_CACHE": "off", "TRIWIRE_SHUTDOWN_GRACE_S": "0"}
+    # Nothing is left in the home of whoever runs the tests. Batches of one take half the compiling.
+    environment |= {
+        "TRIWIRE_COMPILATION_CACHE": "off",
+        "TRIWIRE_SHUTDOWN_GRACE_S": "0",
+        "TRIWIRE_GRIDS": json.dumps({name: {"batch_sizes": [1]} for name in _programs()}),
+    }
     server = subprocess.Popen(
         [sys.executable, "-m", "service", "--port", str(port)], cwd=ROOT, env=environment
     )
@@ -55,6 +59,15 @@ def address():
     finally:
         server.terminate()
         assert server.wait(timeout=30) in (0, -15)
+
+
+def _programs():
+    """The names of everything that serving the shipped models compiles."""
+    from models.checkpoint import find_bundles, read_card
+    from service.tasks import PROGRAMS
+
+    cards = [read_card(path)[0] for path in find_bundles(ROOT / "checkpoints").values()]
+    return {program.name for card in cards for program in PROGRAMS[card.wiring](card)}
 
 
 def _wait_until_ready(server, port):
