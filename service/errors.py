@@ -18,10 +18,14 @@ import reprlib
 
 
 class TriwireError(Exception):
-    """A request that cannot be answered; ``param`` names the field at fault, where one is."""
+    """A request that cannot be answered; ``param`` names the field at fault, where one is.
+
+    ``message`` is what the error says without that name.
+    """
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(f"{param}: {message}" if param else message)
+        self.message = message
         self.param = param
 
 

@@ -265,6 +265,13 @@ class Registry:
         loaded = [model.card.version for model in models]
         raise ModelNotFound(f"expected one of the versions {loaded}, got {version}", "version")
 
+    def pinned(self, model: LoadedModel) -> "Registry":
+        """A registry of ``model`` alone, for whoever has found it and means no other version."""
+        pinned = Registry(self._programs)
+        pinned._models = {model.card.name: model}
+        pinned.is_loaded = True
+        return pinned
+
     def choose(self, name: str | None, *wirings: str) -> LoadedModel:
         """The model of that name, of one of these wirings; by default the only one that is.
 

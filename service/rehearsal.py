@@ -25,11 +25,19 @@ async def rehearse(app: FastAPI, models: Sequence[str]) -> None:
     served = 0
     for path, example in examples(app.openapi()):
         for model in models:
-            status = await _send(app, path, orjson.dumps({**example, "model": model}))
+            address, body = addressed(path, example, model)
+            status = await _send(app, address, orjson.dumps(body))
             served += status == 200
             if status >= 500:
                 logger.error("rehearsal: %s to %s was answered %d", path, model, status)
     logger.info("rehearsed %d requests", served)
+
+
+def addressed(path: str, example: dict[str, Any], model: str) -> tuple[str, dict[str, Any]]:
+    """The path and body that send ``example`` to ``model``: its name is in the one or the other."""
+    if "{name}" in path:
+        return path.replace("{name}", model), example
+    return path, {**example, "model": model}
 
 
 def examples(openapi: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

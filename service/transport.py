@@ -72,11 +72,11 @@ class StrictRoute(APIRoute):
         async def strict(request: Request) -> Response:
             if request.method != "POST":
                 return await handler(request)
-            self._require_kind(request.headers)
+            self.require_kind(request.headers)
             strictly = StrictRequest(request.scope, request.receive)
             try:
                 # Read here, because FastAPI answers whatever its own reading raises with 400.
-                await self.read(strictly)
+                strictly = await self.read(strictly)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_LEFT)
             response = await _unless_client_leaves(strictly, handler(strictly))
@@ -85,11 +85,17 @@ class StrictRoute(APIRoute):
 
         return strict
 
-    async def read(self, request: StrictRequest) -> None:
-        """Reads the body, so that whatever is wrong with it is known before the handler runs."""
+    async def read(self, request: StrictRequest) -> StrictRequest:
+        """What the handler is given: the request, its body read and found to be right so far."""
         await request.json()
+        return request
 
-    def _require_kind(self, headers: Headers) -> None:
+    def require_kind(self, headers: Headers) -> None:
+        """Checks that the body is of a type that this route takes.
+
+        Raises:
+            UnsupportedMedia: if it is of another.
+        """
         if (kind := body_kind(headers)) != self.kind:
             raise UnsupportedMedia(
                 f"expected {' or '.join(self.expected)}, got {excerpt(kind) if kind else 'none'}",

@@ -52,9 +52,10 @@ class NpyRoute(StrictRoute):
         is_npy = scope["type"] == "http" and body_kind(Headers(scope=scope)) == self.kind
         return super().matches(scope) if is_npy else (Match.NONE, {})
 
-    async def read(self, request: StrictRequest) -> None:
-        """Reads the body, up to its limit."""
+    async def read(self, request: StrictRequest) -> StrictRequest:
+        """The request, its body read up to the limit."""
         await request.body()
+        return request
 
 
 class NpyResponse(Response):

@@ -100,7 +100,7 @@ async def embeddings(
         Embedding(
             object="embedding",
             index=index,
-            embedding=encode_array(_pooled(output), request.encoding_format),
+            embedding=encode_array(pool(output), request.encoding_format),
         )
         for index, output in enumerate(outputs)
     ]
@@ -113,7 +113,8 @@ async def embeddings(
     )
 
 
-def _pooled(output: Result) -> np.ndarray:
+def pool(output: Result) -> np.ndarray:
+    """The vector of an input, from what the model gave for it: as it is, or the latents' mean."""
     if "embedding" in output:
         return output["embedding"]
     return output["latents"].mean(axis=0, dtype=np.float64)

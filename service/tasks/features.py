@@ -12,7 +12,7 @@ MAX_MAGNITUDE = 1e6
 
 
 def feature_matrices(
-    features: EncodedArray | list[object] | np.ndarray | None, width: int
+    features: EncodedArray | list[object] | np.ndarray | tuple[np.ndarray, ...] | None, width: int
 ) -> list[tuple[str, np.ndarray]]:
     """The N x ``width`` matrices of a request, as float32, each with the name of its field.
 
@@ -21,9 +21,9 @@ def feature_matrices(
     """
     if isinstance(features, EncodedArray):
         features = decode_array(features.data, features.dtype, features.shape, "features")
-    if isinstance(features, np.ndarray):
-        if features.ndim == 2:
-            return [("features", _checked(features, width, "features"))]
+    if isinstance(features, np.ndarray) and features.ndim == 2:
+        return [("features", _checked(features, width, "features"))]
+    if isinstance(features, np.ndarray | tuple):
         named = [(f"features[{index}]", matrix) for index, matrix in enumerate(features)]
         return [(name, _checked(matrix, width, name)) for name, matrix in named]
     if not features:

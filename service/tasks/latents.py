@@ -215,6 +215,18 @@ async def latents_of_npy(
     return Summaries(model, inputs, await context.run(model, inputs.program, inputs.rows, ticket))
 
 
+async def latents_of_vectors(
+    context: Context, model: LoadedModel, features: tuple[np.ndarray, ...], ticket: Ticket
+) -> Summaries:
+    """The summary of every one of some matrices N x D, which may differ in N.
+
+    Raises:
+        InvalidInput: if one holds anything but finite numbers of the right shape.
+    """
+    inputs = await off_loop(lambda: _vectors(context, model, features))
+    return Summaries(model, inputs, await context.run(model, inputs.program, inputs.rows, ticket))
+
+
 def _inputs(context: Context, model: LoadedModel, request: LatentsRequest) -> _Inputs:
     """The rows of what the request holds, and the program that reads them."""
     if (request.inputs is None) == (request.features is None):
@@ -239,7 +251,9 @@ def _tokens(model: LoadedModel, param: str, text: str) -> np.ndarray:
 
 
 def _vectors(
-    context: Context, model: LoadedModel, features: EncodedArray | list[object] | np.ndarray | None
+    context: Context,
+    model: LoadedModel,
+    features: EncodedArray | list[object] | np.ndarray | tuple[np.ndarray, ...] | None,
 ) -> _Inputs:
     matrices = feature_matrices(features, model.card.config["embed_dim"])
     context.require_count(len(matrices), "features")
