@@ -27,10 +27,11 @@ from service.logs import log_exchange
 from service.metrics import Metrics, States
 from service.registry import Registry
 from service.rehearsal import rehearse
-from service.routes import catalogue, health, inference, latents, page
+from service.routes import catalogue, health, inference, latents, open_inference, page
 from service.settings import Settings
 from service.tasks import PROGRAMS
 from service.tasks.context import Context
+from service.tensor_bodies import LENGTH_HEADER
 
 
 def create_app(
@@ -114,8 +115,8 @@ def create_app(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
-            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-Id", LENGTH_HEADER],
+            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After", LENGTH_HEADER],
         )
     app.add_middleware(
         Envelope,
@@ -129,6 +130,9 @@ def create_app(
         latents.router,
         catalogue.router,
         health.router,
+        open_inference.router,
+        open_inference.infer_router,
+        open_inference.index_router,
     ):
         app.include_router(router)
     app.include_router(page.router)

@@ -98,6 +98,23 @@ def test_a_readme_example_answers_what_is_printed(address, command, printed):
     assert _alike(json.loads(answer.stdout), json.loads(printed)), answer.stdout
 
 
+def test_the_examples_of_the_open_inference_protocol_print_what_stands_there(address):
+    """NVIDIA's client, unmodified, in one session, as the page has it."""
+    page = (ROOT / "docs" / "open-inference-protocol.md").read_text(encoding="utf-8")
+    steps = re.findall(r"```python\n(.*?)```\s*```text\n(.*?)```", page, flags=re.DOTALL)
+    assert len(steps) == page.count("```python") == 6
+    script = "\nprint('---')\n".join(code for code, _ in steps).replace(ADDRESS, address)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    printed = ran.stdout.split("---\n")
+    assert printed == [text for _, text in steps], ran.stdout
+
+
 def _alike(got, printed):
     if isinstance(printed, dict):
         return got.keys() == printed.keys() and all(

@@ -79,6 +79,8 @@ def test_every_key_is_compared_and_only_by_its_digest(monkeypatch):
         ("/livez", "probes"),
         ("/readyz", "probes"),
         ("/health", "probes"),
+        ("/v2/health/live", "probes"),
+        ("/v2/health/ready", "probes"),
         ("/metrics", "metrics"),
         ("/docs", "docs"),
         ("/openapi.json", "docs"),
@@ -91,7 +93,10 @@ def test_probes_metrics_and_docs_need_a_key_only_where_it_is_set(path, group):
     assert allows(guarded, path, "Bearer key")
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/models/x", "/v2", "/v2/models/x", "/nothing"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/models", "/models/x", "/v2", "/v2/", "/v2/models/x", "/v2/models/x/ready", "/nothing"],
+)
 def test_all_else_needs_one(path):
     assert not allows(Keys(["key"]), path)
 

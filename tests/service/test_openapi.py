@@ -17,8 +17,21 @@ CALLS = {
     ("get", "/health"),
     ("get", "/metrics"),
     ("post", "/v1/models/{name}/reload"),
+    ("get", "/v2"),
+    ("get", "/v2/health/live"),
+    ("get", "/v2/health/ready"),
+    ("get", "/v2/models/{name}"),
+    ("get", "/v2/models/{name}/config"),
+    ("get", "/v2/models/{name}/ready"),
+    ("post", "/v2/models/{name}/infer"),
+    ("post", "/v2/repository/index"),
 }
-INFERENCE = sorted(path for method, path in CALLS if method == "post" and "{" not in path)
+INFERENCE = sorted(
+    path
+    for method, path in CALLS
+    if method == "post" and path.startswith("/v1/") and "{" not in path
+)
+OPEN_INFERENCE = "/v2/models/{name}/infer"
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +121,36 @@ def require_described(openapi, schema, value):
     elif isinstance(value, list) and "items" in schema:
         for inner in value:
             require_described(openapi, schema["items"], inner)
+
+
+def test_tensors_are_described_as_what_they_are_sent_as_and_with_their_own_errors(openapi):
+    call = openapi["paths"][OPEN_INFERENCE]["post"]
+    assert list(call["requestBody"]["content"]) == ["application/json", "application/octet-stream"]
+    names = {parameter["name"] for parameter in call["parameters"]}
+    assert names == {"name", "Inference-Header-Content-Length"}
+    assert set(call["responses"]) == set(openapi["paths"]["/v1/decode"]["post"]["responses"])
+    for status, response in call["responses"].items():
+        schema = resolve(openapi, response["content"]["application/json"]["schema"])
+        assert list(schema["properties"]) == ["error"] or status == "200"
+
+
+@pytest.mark.parametrize("name", ["masked-lm", "reversal", "causal-lm", "perceiver"])
+def test_an_answer_of_tensors_has_the_fields_that_are_described(client, openapi, name):
+    call = openapi["paths"][OPEN_INFERENCE]["post"]
+    body = resolve(openapi, call["requestBody"]["content"]["application/json"]["schema"])
+    schema = call["responses"]["200"]["content"]["application/json"]["schema"]
+    answers = [
+        client.post(OPEN_INFERENCE.replace("{name}", name), json=example)
+        for example in body["examples"]
+    ]
+    served = [answer.json() for answer in answers if answer.status_code == 200]
+    assert served
+    for answer in served:
+        require_described(openapi, schema, answer)
+    for path in ("", "/ready", "/config"):
+        described = openapi["paths"][f"/v2/models/{{name}}{path}"]["get"]["responses"]["200"]
+        schema = described["content"]["application/json"]["schema"]
+        require_described(openapi, schema, client.get(f"/v2/models/{name}{path}").json())
 
 
 def test_the_documentation_is_served(client):

@@ -45,9 +45,10 @@ def test_an_unknown_path_is_not_found(client, path, method):
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_an_unknown_path_of_another_protocol_is_told_in_its_shape(client, method):
-    answer = client.request(method, "/v2/models", json={} if method == "POST" else None)
-    assert answer.status_code == 404
-    assert answer.json() == {"error": f"{method} '/v2/models': Not Found"}
+    for path in ("/v2/models", "/v2/models/masked-lm/", "/v2/models/masked-lm/stats"):
+        answer = client.request(method, path, json={} if method == "POST" else None)
+        assert answer.status_code == 404
+        assert answer.json() == {"error": f"{method} {path!r}: Not Found"}
 
 
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", "\u00e9", "", "x" * 5000])
