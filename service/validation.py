@@ -12,6 +12,7 @@ FIELD_NAMES = schemas.FIELD_NAMES | tensor_schemas.FIELD_NAMES
 # What was expected, by the type of pydantic's error; its own words speak of Python.
 WANTED = {
     "bool_type": "true or false",
+    "dict_type": "an object",
     "finite_number": "a finite number",
     "float_type": "a number",
     "greater_than": "more than {gt:g}",

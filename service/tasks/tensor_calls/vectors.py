@@ -31,7 +31,7 @@ async def embed(call: TensorCall) -> Results:
             f"expected none for {EMBEDDINGS}, got some", f"parameters.{next(iter(call.parameters))}"
         )
     name = "text" if "text" in call.inputs else "tokens"
-    with told_as(input=name):
+    with told_as(input=name, lengths="lengths"):
         given = call.texts if name == "text" else await off_loop(lambda: _token_ids(call))
         request = make_request(EmbeddingsRequest, input=given, encoding_format="float")
         answer = await embeddings(call.context, request, call.ticket)

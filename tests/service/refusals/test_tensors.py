@@ -329,7 +329,7 @@ def test_a_model_or_version_that_is_not_there_is_not_found(refuse, model, path, 
 def test_maps_that_are_too_large_once_padded_are_refused(client, refuse, monkeypatch):
     context = client.app.state.context
     settings = context.settings.model_copy(update={"max_attention_values": 2000})
-    monkeypatch.setattr(client.app.state, "context", replace(context, settings=settings))
+    monkeypatch.setitem(client.app.state._state, "context", replace(context, settings=settings))
     tensor = TEXT | {"shape": [64], "data": ["<mask>" + "a" * 15] + ["<mask>"] * 63}
     message = refuse({"inputs": [tensor], "outputs": [{"name": "attention"}]}, 413)
     assert message.startswith("attention: expected at most 2000 attention weights, with what fills")
