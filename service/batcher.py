@@ -31,7 +31,8 @@ class Ticket:
 
     Rows of the request are computed for ``compute_s`` and wait for it, or between it, ``queue_s``.
     ``batches`` are the moments when rows began to wait, to be computed, and were done; ``task`` is
-    what they were computed for.
+    what they were computed for, and ``usage`` what they have been charged with so far, for tasks
+    whose answers do not tell it.
     """
 
     deadline: float
@@ -39,6 +40,7 @@ class Ticket:
     compute_s: float = 0.0
     batches: list[tuple[float, float, float]] = field(default_factory=list)
     task: str = ""
+    usage: Any = None
 
     @classmethod
     def within(cls, seconds: float) -> "Ticket":

@@ -100,6 +100,7 @@ class Envelope:
 def _exchange(scope: Scope, status: int, started: float) -> Exchange:
     state = scope["state"]
     method = scope["method"]
+    ticket = state.get("ticket") or Ticket(deadline=started)
     return Exchange(
         # Both are labels of metrics, which callers must not be able to make up.
         method=method if method in METHODS else "OTHER",
@@ -110,8 +111,8 @@ def _exchange(scope: Scope, status: int, started: float) -> Exchange:
         headers=Headers(scope=scope),
         started=started,
         ended=time.monotonic(),
-        ticket=state.get("ticket") or Ticket(deadline=started),
-        usage=state.get("usage"),
+        ticket=ticket,
+        usage=state.get("usage") or ticket.usage,
         is_rehearsal=bool(state.get(IS_REHEARSAL)),
     )
 

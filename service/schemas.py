@@ -3,6 +3,7 @@
 Unknown fields, NaN, infinities and numbers in strings are refused.
 """
 
+import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -23,6 +24,8 @@ Index = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 # One wrong item ends the check of a list: a body can hold millions, and each would be described.
 Items = Annotated[list[Item], Field(fail_fast=True)]
+# Texts, or the token ids of texts.
+TextsOrIds = str | Annotated[Items[str | int | Items[int]], Field(max_length=MAX_ITEMS)]
 
 
 def _require_boolean(value: Any) -> Any:
@@ -32,7 +35,21 @@ def _require_boolean(value: Any) -> Any:
     return value
 
 
-# What the contract has and this version does not do yet.
+def _off(off: Any) -> BeforeValidator:
+    """Takes ``off`` alone, the value with which a request says that it does not want a feature."""
+    expected = f"{json.dumps(off)} or null"
+
+    def require(value: Any) -> Any:
+        if isinstance(value, bool) or value != off:
+            raise PydanticCustomError(
+                "literal_error", "expected {expected}", {"expected": expected}
+            )
+        return value
+
+    return BeforeValidator(require)
+
+
+# What a schema has and this service does not do.
 Unserved = Annotated[Literal[False], BeforeValidator(_require_boolean)]
 
 
@@ -214,7 +231,7 @@ class EmbeddingsRequest(Request):
         }
     )
 
-    input: str | Annotated[Items[str | int | Items[int]], Field(max_length=MAX_ITEMS)] = Field(
+    input: TextsOrIds = Field(
         description="A text or a list of texts, the token ids of one or a list of such.",
     )
     encoding_format: Encoding = Field(default="float", description="Numbers, or base64 of float32.")
@@ -224,39 +241,96 @@ class EmbeddingsRequest(Request):
     user: str | None = Field(default=None, description="Accepted as the schema has it; not used.")
 
 
+class StreamOptions(Strict):
+    """What else a stream of completions tells."""
+
+    include_usage: bool = Field(
+        default=False, description="Whether a last chunk, without choices, tells the usage."
+    )
+    include_obfuscation: Unserved = Field(
+        default=False, description="Random padding of chunks; not served, leave it false."
+    )
+
+
 class CompletionRequest(Request):
-    """The OpenAI completions schema, for a decoder."""
+    """The OpenAI completions schema, for a decoder; null stands for the default of any field."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"prompt": "the time ", "max_tokens": 32, "temperature": 0}]
+            "examples": [
+                {"prompt": "the time ", "max_tokens": 32, "temperature": 0},
+                {"prompt": "the time ", "max_tokens": 8, "stream": True},
+            ]
         }
     )
 
-    prompt: str | Items[str] | None = Field(
-        default=None, description="One text to continue or a list; by default an empty one."
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_null(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {
+            name: value
+            for name, value in data.items()
+            if value is not None or name not in cls.model_fields
+        }
+
+    prompt: TextsOrIds = Field(
+        default="",
+        description="A text to continue or a list of texts, the token ids of one or a list of "
+        "such; by default an empty text.",
     )
-    max_tokens: int = Field(default=16, ge=1, description="Tokens to generate for each choice.")
+    max_tokens: int = Field(default=16, ge=0, description="Tokens to generate for each choice.")
     temperature: float = Field(default=1.0, ge=0, le=2, description="0 takes the likeliest token.")
     top_p: float = Field(
         default=1.0, gt=0, le=1, description="Keeps the likeliest tokens of this mass."
     )
-    n: int = Field(default=1, ge=1, le=16, description="Choices per prompt.")
+    n: int = Field(default=1, ge=1, le=128, description="Choices per prompt.")
+    best_of: int | None = Field(
+        default=None,
+        ge=0,
+        le=20,
+        description="Continuations per prompt of which the n likeliest, by token, are told; by "
+        "default, or with 0, n.",
+    )
     stop: str | Items[str] | None = Field(
         default=None, description="Up to 4 strings that end a completion; they are not returned."
     )
     seed: int | None = Field(
-        default=None, ge=0, lt=2**63, description="The same seed draws the same completion."
+        default=None,
+        ge=-(2**63),
+        lt=2**63,
+        description="The same seed draws the same completion.",
     )
-    echo: bool = Field(default=False, description="Whether the prompt comes before the completion.")
+    echo: bool = Field(
+        default=False,
+        description="Whether the prompt, with its log-probabilities if any are asked for, comes "
+        "before the completion.",
+    )
     logprobs: int | None = Field(
         default=None,
         ge=0,
         le=5,
         description="Log-probabilities of the tokens and of this many others.",
     )
-    stream: Unserved = Field(
-        default=False, description="Server-sent events; not served yet, leave it false."
+    stream: bool = Field(
+        default=False,
+        description="Server-sent events: a chunk for every token, those of all choices in turn.",
+    )
+    stream_options: StreamOptions | None = Field(
+        default=None, description="What else a stream tells; only where stream is true."
+    )
+    frequency_penalty: Annotated[float, _off(0)] = Field(
+        default=0, description="Not served: 0 or null."
+    )
+    presence_penalty: Annotated[float, _off(0)] = Field(
+        default=0, description="Not served: 0 or null."
+    )
+    logit_bias: Annotated[dict[str, float], _off({})] = Field(
+        default_factory=dict, description="Not served: {} or null."
+    )
+    suffix: Annotated[str, _off("")] = Field(
+        default="", description="Not served: an empty string or null."
     )
     user: str | None = Field(default=None, description="Accepted as the schema has it; not used.")
 
@@ -271,6 +345,7 @@ FIELD_NAMES = frozenset(
         LatentsRequest,
         LatentsOptions,
         EmbeddingsRequest,
+        StreamOptions,
         CompletionRequest,
     )
     for name in schema.model_fields

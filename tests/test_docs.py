@@ -1,8 +1,10 @@
-"""The README is true: its curl lines, sent to a live server, give what is printed there.
+"""The README and the pages under docs are true: their examples give what is printed there.
 
 ``README_ADDRESS`` names one that runs already, as a container; else one is started.
 """
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -26,6 +28,9 @@ VOLATILE = {"id", "created", "request_id"}
 START_TIMEOUT_S = 600
 
 CLIENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+# Pages with examples in Python, and what they print behind them where they print anything.
+PAGES = ["http-api.md", "openai.md"]
+PYTHON = r"```python\n(.*?)```\n(?:```text\n(.*?)```)?"
 
 EXAMPLES = re.findall(r"```sh\n(curl .*?)```\s*```json\n(.*?)```", README, flags=re.DOTALL)
 
@@ -113,6 +118,20 @@ def test_the_examples_of_the_open_inference_protocol_print_what_stands_there(add
     )
     printed = ran.stdout.split("---\n")
     assert printed == [text for _, text in steps], ran.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_examples_of_a_page_print_what_is_printed_there(address, page):
+    """In one go, as an example may use what those before it have defined."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    examples = re.findall(PYTHON, text, flags=re.DOTALL)
+    assert examples
+    names = {}
+    for code, printed in examples:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(code.replace(ADDRESS, address), page, "exec"), names)
+        assert output.getvalue() == printed, code
 
 
 def _alike(got, printed):

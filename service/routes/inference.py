@@ -10,6 +10,7 @@ from service.dependencies import ContextDep, TicketDep
 from service.schemas import CompletionRequest, DecodeRequest, EmbeddingsRequest, FillMaskRequest
 from service.streaming import event_stream
 from service.tasks.complete import CompletionAnswer, complete
+from service.tasks.complete_stream import complete_stream
 from service.tasks.decode import DecodeAnswer, decode
 from service.tasks.decode_stream import decode_stream
 from service.tasks.embeddings import EmbeddingsAnswer, embeddings
@@ -82,11 +83,16 @@ async def post_embeddings(
     return await _encoded(await embeddings(context, body, ticket))
 
 
-@router.post("/completions", responses={200: {"model": CompletionAnswer}})
+@router.post(
+    "/completions",
+    responses={200: {"model": CompletionAnswer, "content": {"text/event-stream": {}}}},
+)
 async def post_completions(
-    body: CompletionRequest, context: ContextDep, ticket: TicketDep
-) -> JsonResponse:
+    request: Request, body: CompletionRequest, context: ContextDep, ticket: TicketDep
+) -> Response:
     """Continues one or many texts; the OpenAI schema."""
+    if body.stream:
+        return await event_stream(request, complete_stream(context, body, ticket))
     return await _encoded(await complete(context, body, ticket))
 
 

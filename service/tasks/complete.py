@@ -1,8 +1,7 @@
 """Completions: text continued by a decoder, in the OpenAI schema.
 
-A model reads a window of characters. A completion that outgrows it goes on from the last half
-window, so its length is not bound by the model; a prompt that is longer than the window is refused,
-because silently dropping its start would answer another question.
+A completion may outgrow the window of the model; a prompt that is longer is refused, because
+silently dropping its start would answer another question.
 """
 
 import secrets
@@ -14,30 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint import ModelCard
-from models.decoder import CausalLanguageModel, Sampling
 from service.batcher import Ticket
-from service.engine import Program, Ragged, make_grid
 from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import CompletionRequest
-from service.tasks.context import Context, encode_text, off_loop, require_length
+from service.tasks.context import Context, off_loop
+from service.tasks.continuation import WIRING, Continuation, GenerationOptions, grow, score
+from service.tasks.logprobs import CompletionLogprobs, tell_logprobs
+from service.tasks.stops import Stop
+from service.tasks.texts_or_ids import encode_inputs
 
-WIRING = "decoder"
 MAX_STOPS = 4
-# Temperatures and masses below it take the likeliest token, as their limit does; divided by or
-# compared with in float32, they would overflow or vanish.
-SMALLEST = 1e-6
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompletionLogprobs:
-    """Log-probabilities (natural logarithms) of the tokens of a choice."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,55 +58,33 @@ class CompletionAnswer:
     usage: CompletionUsage
 
 
-@dataclass(slots=True)
-class _Continuation:
-    """One choice while it grows; ``stop_at`` is where a stop string began."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """A prompt with its text as it was read, and its log-probabilities if they are asked for."""
 
-    prompt: np.ndarray
-    seed: tuple[int, int]
     tokens: np.ndarray
-    log_probs: np.ndarray
-    stop_at: int | None = None
-
-    def offsets(self, model: LoadedModel) -> np.ndarray:
-        """Where each token begins in the text."""
-        names = model.card.vocabulary.tokens
-        lengths = [len(names[i]) for i in self.tokens]
-        return np.cumsum(lengths, dtype=np.int64) - lengths
-
-    def num_kept(self, model: LoadedModel) -> int:
-        """How many tokens begin before the stop."""
-        if self.stop_at is None:
-            return len(self.tokens)
-        return int((self.offsets(model) < self.stop_at).sum())
+    text: str
+    log_probs: np.ndarray | None
 
 
-def programs(card: ModelCard) -> Sequence[Program]:
-    """What serving compiles for a decoder."""
-    grid = make_grid(
-        card.config["max_seq_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
-    )
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A completion request, checked: its prompts, and as many continuations of each."""
 
-    def generate(
-        model: CausalLanguageModel, tokens: Any, lengths: Any, limit: Any, *how: Any
-    ) -> dict[str, Any]:
-        return model.generate(tokens, lengths, limit, Sampling(*how))._asdict()
+    model: LoadedModel
+    prompts: list[Prompt]
+    groups: list[list[Continuation]]
 
-    return (
-        Program(
-            name="generate",
-            function=generate,
-            ragged=Ragged(name="tokens", dtype=np.int32),
-            scalars=(
-                ("max_new_tokens", np.int32(0)),
-                ("temperature", np.float32(0)),
-                ("top_p", np.float32(1)),
-                ("seed", np.uint32(0)),
-            ),
-            grid=grid,
-            trial={"max_new_tokens": 1},
-        ),
-    )
+    @property
+    def continuations(self) -> list[Continuation]:
+        """Those of all prompts, in order."""
+        return [continuation for group in self.groups for continuation in group]
+
+    def usage(self) -> CompletionUsage:
+        """What has been read, and written so far."""
+        read = sum(len(prompt.tokens) for prompt in self.prompts)
+        written = sum(continuation.num_kept for continuation in self.continuations)
+        return CompletionUsage(read, written, read + written)
 
 
 async def complete(
@@ -132,134 +96,135 @@ async def complete(
         InvalidInput: if a prompt is longer than the window or holds a symbol outside the alphabet,
             or a value cannot be met.
     """
+    job = await prepare(context, request, ticket)
+    await grow(context, job.continuations, ticket)
+    chosen = [
+        (prompt, continuation)
+        for prompt, group in zip(job.prompts, job.groups, strict=True)
+        for continuation in _best(group, request.n)
+    ]
+    choices = [_choice(index, *one, request) for index, one in enumerate(chosen)]
+    return CompletionAnswer(**heading(job.model), choices=choices, usage=job.usage())
+
+
+def heading(model: LoadedModel) -> dict[str, Any]:
+    """What every completion, and every chunk of one, begins with."""
+    return {
+        "id": f"cmpl-{uuid.uuid4().hex}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": model.card.name,
+    }
+
+
+async def prepare(context: Context, request: CompletionRequest, ticket: Ticket) -> Job:
+    """A request as continuations of its prompts.
+
+    Raises:
+        InvalidInput: if a prompt, or what is asked for it, is not what the model takes.
+    """
     model = context.registry.choose(request.model, WIRING)
-    stops = _stops(request)
+    vocabulary = model.card.vocabulary
+    num_draws = _num_draws(request)
+    stops = _checked_stops(context, request)
     _require_servable(context, request)
-    texts = context.texts("" if request.prompt is None else request.prompt, "prompt")
-    prompts = await off_loop(lambda: [_encode(model, text, param) for param, text in texts])
-    seed = secrets.randbits(63) if request.seed is None else request.seed
-    empty = np.zeros(0, np.int32), np.zeros((0, len(model.card.vocabulary.symbols)), np.float32)
-    continuations = [
-        _Continuation(prompt, (seed, index), *empty)
-        for prompt in prompts
-        for index in range(request.n)
+    encoded = await off_loop(
+        lambda: encode_inputs(context, model, request.prompt, "prompt", len(vocabulary.symbols))
+    )
+    if len(encoded) * num_draws > context.settings.max_inputs:
+        raise InvalidInput(
+            f"expected at most {context.settings.max_inputs} choices over all prompts, "
+            f"got {len(encoded) * num_draws}",
+            "best_of" if num_draws > request.n else "n",
+        )
+    options = GenerationOptions(
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        stops=await off_loop(lambda: [Stop(text) for text in stops]),
+    )
+    log_probs: Sequence[np.ndarray | None] = [None] * len(encoded)
+    if request.echo and request.logprobs is not None:
+        log_probs = await score(context, model, encoded, ticket)
+    prompts = [
+        Prompt(tokens=tokens, text=vocabulary.decode(tokens), log_probs=rows)
+        for tokens, rows in zip(encoded, log_probs, strict=True)
     ]
-    await _grow(context, model, continuations, request, stops, ticket)
-    choices = [
-        _choice(model, index, continuation, request)
-        for index, continuation in enumerate(continuations)
-    ]
-    read, written = sum(map(len, prompts)), sum(c.num_kept(model) for c in continuations)
-    return CompletionAnswer(
-        id=f"cmpl-{uuid.uuid4().hex}",
-        object="text_completion",
-        created=int(time.time()),
-        model=model.card.name,
-        choices=choices,
-        usage=CompletionUsage(read, written, read + written),
+    # The seeds of draws are put together from numbers that are not negative.
+    seed = secrets.randbits(63) if request.seed is None else request.seed % 2**64
+    return Job(
+        model,
+        prompts,
+        [
+            [Continuation(model, tokens, options, seed=seed, draw=i) for i in range(num_draws)]
+            for tokens in encoded
+        ],
     )
 
 
-def _stops(request: CompletionRequest) -> list[str]:
+def _num_draws(request: CompletionRequest) -> int:
+    """How often every prompt is continued."""
+    best_of = request.best_of or request.n
+    if best_of < request.n:
+        raise InvalidInput(f"expected at least n, which is {request.n}, got {best_of}", "best_of")
+    if request.stream and best_of > request.n:
+        raise InvalidInput(
+            f"expected n, which is {request.n}, or null where stream is true, as nothing is best "
+            f"before all have ended, got {best_of}",
+            "best_of",
+        )
+    return best_of
+
+
+def _checked_stops(context: Context, request: CompletionRequest) -> list[str]:
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if len(stops) > MAX_STOPS or "" in stops:
         raise InvalidInput(
             f"expected at most {MAX_STOPS} strings, none of them empty, got {excerpt(stops)}",
             "stop",
         )
-    return stops
+    return [text for _, text in context.texts(stops, "stop")] if stops else []
 
 
 def _require_servable(context: Context, request: CompletionRequest) -> None:
     limit = context.settings.max_new_tokens
+    if request.stream_options and not request.stream:
+        raise InvalidInput("expected null where stream is not true, got {...}", "stream_options")
     if request.max_tokens > limit:
         raise InvalidInput(f"expected at most {limit}, got {request.max_tokens}", "max_tokens")
-    if request.echo and request.logprobs is not None:
-        raise InvalidInput("expected null where echo is true", "logprobs")
-    num_prompts = 1 if isinstance(request.prompt, str | None) else len(request.prompt)
-    if num_prompts * request.n > context.settings.max_inputs:
-        raise InvalidInput(
-            f"expected at most {context.settings.max_inputs} choices over all prompts, "
-            f"got {num_prompts * request.n}",
-            "n",
-        )
 
 
-def _encode(model: LoadedModel, text: str, param: str) -> np.ndarray:
-    tokens = encode_text(model, text, param)
-    require_length(len(tokens), model.card.limits, param)
-    return tokens
-
-
-async def _grow(
-    context: Context,
-    model: LoadedModel,
-    continuations: list[_Continuation],
-    request: CompletionRequest,
-    stops: list[str],
-    ticket: Ticket,
-) -> None:
-    """Continues every choice until it is long enough or stops, one window at a time."""
-    vocabulary = model.card.vocabulary
-    size = model.card.config["max_seq_len"]
-    while growing := [
-        c for c in continuations if c.stop_at is None and len(c.tokens) < request.max_tokens
-    ]:
-        rows = []
-        for continuation in growing:
-            text = np.concatenate([continuation.prompt, continuation.tokens])
-            if len(text) >= size:
-                text = text[-(size // 2) :]
-            key = (*continuation.seed, len(continuation.tokens))
-            rows.append(
-                {
-                    "tokens": np.concatenate([[model.card.config["vocab_size"]], text]),
-                    "max_new_tokens": min(request.max_tokens - len(continuation.tokens), size),
-                    "temperature": request.temperature if request.temperature > SMALLEST else 0,
-                    "top_p": max(request.top_p, SMALLEST),
-                    "seed": np.random.SeedSequence(key).generate_state(1)[0],
-                }
-            )
-        outputs = await context.run(model, "generate", rows, ticket)
-        for continuation, row, output in zip(growing, rows, outputs, strict=True):
-            count = min(row["max_new_tokens"], size + 1 - len(row["tokens"]))
-            for name in ("tokens", "log_probs"):
-                grown = np.concatenate([getattr(continuation, name), output[name][:count]])
-                setattr(continuation, name, grown)
-            text = vocabulary.decode(continuation.tokens)
-            found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
-            continuation.stop_at = min(found, default=None)
+def _best(group: Sequence[Continuation], count: int) -> Sequence[Continuation]:
+    """As many continuations of a prompt as are asked for, the likeliest a token where not all."""
+    if len(group) == count:
+        return group
+    return sorted(group, key=lambda one: one.mean_log_prob(), reverse=True)[:count]
 
 
 def _choice(
-    model: LoadedModel, index: int, continuation: _Continuation, request: CompletionRequest
+    index: int, prompt: Prompt, continuation: Continuation, request: CompletionRequest
 ) -> Choice:
-    vocabulary = model.card.vocabulary
-    prompt = vocabulary.decode(continuation.prompt)
-    text = vocabulary.decode(continuation.tokens)[: continuation.stop_at]
+    text = continuation.text
     return Choice(
-        text=prompt + text if request.echo else text,
+        text=prompt.text + text if request.echo else text,
         index=index,
-        logprobs=_logprobs(model, continuation, request.logprobs),
-        finish_reason="length" if continuation.stop_at is None else "stop",
-        normalized=prompt,
+        logprobs=_logprobs(prompt, continuation, request.logprobs),
+        finish_reason=str(continuation.finish_reason),
+        normalized=prompt.text,
     )
 
 
 def _logprobs(
-    model: LoadedModel, continuation: _Continuation, num_top: int | None
+    prompt: Prompt, continuation: Continuation, num_top: int | None
 ) -> CompletionLogprobs | None:
+    """Those of the text of a choice, which begins with the prompt if that has any."""
     if num_top is None:
         return None
-    symbols = model.card.vocabulary.symbols
-    count = continuation.num_kept(model)
-    tokens, rows = continuation.tokens[:count], continuation.log_probs[:count]
-    best = np.argsort(-rows, axis=1, kind="stable")[:, :num_top]
-    return CompletionLogprobs(
-        tokens=[symbols[i] for i in tokens],
-        token_logprobs=[float(row[i]) for row, i in zip(rows, tokens, strict=True)],
-        top_logprobs=[
-            {symbols[i]: float(row[i]) for i in top} for row, top in zip(rows, best, strict=True)
-        ],
-        text_offset=continuation.offsets(model)[:count].tolist(),
-    )
+    count = continuation.num_kept
+    tokens: list[int] = continuation.tokens[:count]
+    rows = continuation.log_probs[:count]
+    if prompt.log_probs is not None:
+        tokens = [*prompt.tokens.tolist(), *tokens]
+        rows = [*prompt.log_probs, *rows]
+    symbols = continuation.model.card.vocabulary.symbols
+    return tell_logprobs(symbols, tokens, rows, num_top=num_top)

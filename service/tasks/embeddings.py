@@ -16,11 +16,11 @@ from service.batcher import Ticket
 from service.encoding import FloatArray, encode_array
 from service.engine import Program, Ragged, Result, make_grid
 from service.errors import InvalidInput, excerpt
-from service.registry import LoadedModel
 from service.schemas import EmbeddingsRequest
 from service.tasks import fill_mask
 from service.tasks import latents as perceiver
-from service.tasks.context import Context, encode_text, off_loop, require_length
+from service.tasks.context import Context, off_loop
+from service.tasks.texts_or_ids import encode_inputs
 
 WIRINGS = (fill_mask.WIRING, perceiver.WIRING)
 PROGRAM = "embed"
@@ -93,7 +93,8 @@ async def embeddings(
             f"expected {width}, the width of {model.card.name}, got {request.dimensions}",
             "dimensions",
         )
-    inputs = await off_loop(lambda: _inputs(context, model, request))
+    num_ids = len(model.card.vocabulary.tokens)
+    inputs = await off_loop(lambda: encode_inputs(context, model, request.input, "input", num_ids))
     program = PROGRAM if model.card.wiring == fill_mask.WIRING else perceiver.OF_TEXT
     outputs = await context.run(model, program, [{"tokens": tokens} for tokens in inputs], ticket)
     data = [
@@ -118,43 +119,3 @@ def pool(output: Result) -> np.ndarray:
     if "embedding" in output:
         return output["embedding"]
     return output["latents"].mean(axis=0, dtype=np.float64)
-
-
-def _inputs(context: Context, model: LoadedModel, request: EmbeddingsRequest) -> list[np.ndarray]:
-    """The token ids of every input."""
-    given = request.input
-    if isinstance(given, str):
-        return [_encode(model, *named) for named in context.texts(given, "input")]
-    texts = [item for item in given if isinstance(item, str)]
-    ids = [item for item in given if isinstance(item, int)]
-    lists = [item for item in given if isinstance(item, list)]
-    if len(given) not in (len(texts), len(ids), len(lists)):
-        raise InvalidInput(
-            "expected items of one kind, strings or token ids or lists of token ids, "
-            f"got {excerpt(given)}",
-            "input",
-        )
-    if ids:
-        return [_checked(model, "input", ids)]
-    if lists:
-        context.require_count(len(lists), "input")
-        return [_checked(model, f"input[{index}]", item) for index, item in enumerate(lists)]
-    return [_encode(model, *named) for named in context.texts(texts, "input")]
-
-
-def _encode(model: LoadedModel, param: str, text: str) -> np.ndarray:
-    tokens = encode_text(model, text, param)
-    require_length(len(tokens), model.card.limits, param)
-    return tokens
-
-
-def _checked(model: LoadedModel, param: str, ids: Sequence[int]) -> np.ndarray:
-    require_length(len(ids), model.card.limits, param)
-    count = len(model.card.vocabulary.tokens)
-    for index, token in enumerate(ids):
-        if not 0 <= token < count:
-            raise InvalidInput(
-                f"expected a token id from 0 to {count - 1}, got {excerpt(token)}",
-                f"{param}[{index}]",
-            )
-    return np.array(ids, dtype=np.int32)

@@ -124,6 +124,19 @@ def pairs(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def openai_service(checkpoints):
+    """A service, behind a real socket, of the models that answer in the OpenAI schemas."""
+    from service.app import create_app
+    from service.settings import Settings
+    from tests.service import fakes
+
+    models = ["causal-lm", "masked-lm", "perceiver"]
+    app = create_app(Settings(checkpoints=checkpoints, models=models))
+    with fakes.listening(app) as client:
+        yield fakes.Listening(app, client)
+
+
+@pytest.fixture(scope="session")
 def good_answers(client):
     """Whether a right request to a path is answered as it was the first time."""
 

@@ -153,6 +153,32 @@ class Service:
         return [orjson.loads(event) for event in events]
 
 
+@dataclass(frozen=True)
+class Listening:
+    """An application behind a real socket, and a client of it."""
+
+    app: FastAPI
+    client: httpx2.Client
+
+    def engine(self, name: str) -> Engine:
+        """That of a model."""
+        return self.app.state.context.registry.find(name).engine
+
+    def ask(self, path: str, **body: Any) -> Any:
+        """The answer to a request that must succeed."""
+        answer = self.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def stream(self, path: str, **body: Any) -> list[Any]:
+        """What the events of a stream hold, which must end as it should."""
+        answer = self.client.post(path, json=body | {"stream": True})
+        assert answer.status_code == 200, answer.text
+        *events, last = read_events(answer.text)
+        assert last == "[DONE]"
+        return [orjson.loads(event) for event in events]
+
+
 def read_events(text: str) -> list[str]:
     """What the server-sent events of a whole stream hold, each of them one line."""
     *blocks, rest = text.split("\n\n")

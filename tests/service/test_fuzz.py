@@ -67,6 +67,8 @@ def one_or_list(strategy):
     return strategy | st.lists(strategy, max_size=4)
 
 
+STREAM_OPTIONS = {"include_usage": st.booleans(), "include_obfuscation": st.just(False)}
+
 # What every field may be, beside anything at all.
 FIELDS = {
     "/v1/fill-mask": {
@@ -98,16 +100,21 @@ FIELDS = {
         "user": text,
     },
     "/v1/completions": {
-        "prompt": one_or_list(text),
-        "max_tokens": st.integers(1, 20),
+        "prompt": one_or_list(text) | one_or_list(ids),
+        "max_tokens": st.integers(0, 20),
         "temperature": st.floats(0, 2),
         "top_p": st.floats(0, 1),
         "n": st.integers(1, 4),
-        "stop": one_or_list(text),
-        "seed": st.integers(0, 2**63),
+        "best_of": st.none() | st.integers(0, 6),
+        "stop": one_or_list(text | st.sampled_from(["e", "th", "<"])),
+        "seed": st.integers(-(2**63), 2**63),
         "echo": st.booleans(),
         "logprobs": st.integers(0, 5),
-        "stream": st.just(False),
+        "stream": st.booleans(),
+        "stream_options": st.none() | st.fixed_dictionaries({}, optional=STREAM_OPTIONS),
+        "frequency_penalty": st.sampled_from([None, 0, 0.0, 1.5]),
+        "logit_bias": st.sampled_from([None, {}, {"5": 1}]),
+        "suffix": st.sampled_from([None, "", "end"]),
         "user": text,
     },
 }

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models.vocabulary import BOS
+from service.schemas import CompletionRequest
 from tests.service.tiny import CAUSAL, WINDOW
 
 PATH = "/v1/completions"
@@ -240,3 +241,112 @@ def test_the_user_field_is_taken_and_not_used(ask):
         ask(PATH, prompt="a", seed=1, user="someone")["choices"]
         == ask(PATH, prompt="a", seed=1)["choices"]
     )
+
+
+@pytest.mark.parametrize("prompt", [token_ids("the time"), [token_ids("the time")], [0, 1, 0]])
+def test_token_ids_are_continued_like_the_text_that_they_are(ask, prompt):
+    ids = prompt[0] if isinstance(prompt[0], list) else prompt
+    answer = ask(PATH, prompt=prompt, max_tokens=12, seed=4)
+    assert answer["choices"][0]["normalized"] == "".join(symbols(ids))
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+    if 0 not in ids:
+        assert answer["choices"] == ask(PATH, prompt="the time", max_tokens=12, seed=4)["choices"]
+
+
+def test_lists_of_token_ids_are_continued_like_texts_in_their_order(ask):
+    texts = ["the time", "", "a"]
+    by_ids = ask(PATH, prompt=[token_ids(text) for text in texts], max_tokens=12, seed=4, n=2)
+    assert by_ids["choices"] == ask(PATH, prompt=texts, max_tokens=12, seed=4, n=2)["choices"]
+
+
+@pytest.mark.parametrize("prompt", ["the time trav", "a", ""])
+@pytest.mark.parametrize("count", [0, 5, 30])
+def test_echo_tells_what_the_model_made_of_the_prompt_from_its_first_symbol_on(
+    ask, next_log_probs, prompt, count
+):
+    body = {"prompt": prompt, "max_tokens": count, "temperature": 0, "logprobs": 2}
+    (choice,) = ask(PATH, **body, echo=True)["choices"]
+    (plain,) = ask(PATH, **body)["choices"]
+    assert choice["text"] == prompt + plain["text"]
+    logprobs, own = choice["logprobs"], plain["logprobs"]
+    ids, size = token_ids(prompt), len(prompt)
+    assert logprobs["tokens"] == symbols(ids) + own["tokens"]
+    for name in ("token_logprobs", "top_logprobs"):
+        assert logprobs[name][size:] == own[name]
+    assert logprobs["text_offset"] == [*range(size), *(size + at for at in own["text_offset"])]
+    for position, told in enumerate(logprobs["token_logprobs"][:size]):
+        expected = next_log_probs(ids[:position])
+        assert told == pytest.approx(expected[ids[position]], abs=ATOL)
+        top = logprobs["top_logprobs"][position]
+        best = symbols(np.argsort(-expected)[:2])
+        own_symbol = prompt[position]
+        assert list(top) == best + [own_symbol] * (own_symbol not in best)
+        assert top[own_symbol] == told
+
+
+def test_nothing_at_all_may_be_asked_for(ask):
+    answer = ask(PATH, prompt="time", max_tokens=0, stop="e")
+    assert texts(answer) == [""]
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 0, "total_tokens": 4}
+
+
+def test_the_token_that_was_drawn_is_told_beside_the_likeliest(ask):
+    answer = ask(PATH, prompt="a", max_tokens=40, seed=1, temperature=2, logprobs=1)
+    logprobs = answer["choices"][0]["logprobs"]
+    tops = logprobs["top_logprobs"]
+    for token, logprob, top in zip(
+        logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True
+    ):
+        assert top[token] == logprob == min(top.values())
+    assert {len(top) for top in tops} == {1, 2}
+    (choice,) = ask(PATH, prompt="a", max_tokens=3, logprobs=0)["choices"]
+    assert [list(top) for top in choice["logprobs"]["top_logprobs"]] == [
+        [token] for token in choice["logprobs"]["tokens"]
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"stop": ["e", "a"]}], ids=str)
+def test_the_best_of_several_are_the_likeliest_by_token(ask, options):
+    body = {"prompt": ["the", "a"], "max_tokens": 12, "seed": 2, "logprobs": 0} | options
+    drawn = ask(PATH, **body, n=6)["choices"]
+    answer = ask(PATH, **body, n=2, best_of=6)
+    for index in range(2):
+        group = drawn[6 * index : 6 * index + 6]
+        if not options:
+            group.sort(key=lambda one: -np.mean(one["logprobs"]["token_logprobs"]))
+            expected = [one["text"] for one in group[:2]]
+            assert texts(answer)[2 * index : 2 * index + 2] == expected
+        assert set(texts(answer)[2 * index : 2 * index + 2]) <= {one["text"] for one in group}
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    total = sum(len(one["logprobs"]["tokens"]) for one in drawn)
+    assert answer["usage"]["completion_tokens"] == total
+
+
+@pytest.mark.parametrize("best_of", [None, 0, 3])
+def test_the_best_of_as_many_as_are_asked_for_are_all_of_them(ask, best_of):
+    body = {"prompt": "a", "n": 3, "seed": 5}
+    assert ask(PATH, **body, best_of=best_of)["choices"] == ask(PATH, **body)["choices"]
+
+
+def test_null_and_what_says_that_a_feature_is_not_wanted_change_nothing(ask):
+    expected = ask(PATH, prompt="a", seed=5)["choices"]
+    schema = CompletionRequest.model_fields
+    for name in schema.keys() - {"prompt", "seed"}:
+        assert ask(PATH, prompt="a", seed=5, **{name: None})["choices"] == expected, name
+    off = {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "suffix": ""}
+    assert ask(PATH, prompt="a", seed=5, **off)["choices"] == expected
+
+
+def test_any_integer_of_64_bits_is_a_seed(ask):
+    seeds = [-1, -(2**63), 2**63 - 1, 0, 1]
+    drawn = [texts(ask(PATH, prompt="a", max_tokens=30, seed=seed))[0] for seed in seeds]
+    assert len(set(drawn)) == len(seeds)
+    assert texts(ask(PATH, prompt="a", max_tokens=30, seed=-1))[0] == drawn[0]
+
+
+def test_of_overlapping_stops_the_one_that_is_complete_first_counts(ask):
+    whole = texts(ask(PATH, prompt="a", max_tokens=40, seed=5))[0]
+    at = next(i for i in range(4, 30) if whole.index(whole[i + 2]) == i + 2)
+    answer = ask(PATH, prompt="a", max_tokens=40, seed=5, stop=[whole[at : at + 8], whole[at + 2]])
+    assert texts(answer) == [whole[: at + 2]]
