@@ -5,7 +5,7 @@ length is not bound by the model.
 """
 
 import bisect
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,11 +113,11 @@ class Continuation:
         """What the token at ``position`` is in the text."""
         return self.text[self.begin_of(position) : self._ends[position]]
 
-    def extend(self, tokens: Iterable[int], log_probs: Iterable[np.ndarray]) -> None:
+    def extend(self, tokens: np.ndarray, log_probs: np.ndarray) -> None:
         """Adds what has been drawn, as far as the first stop."""
         names = self.model.card.vocabulary.tokens
-        for token, row in zip(tokens, log_probs, strict=True):
-            self.tokens.append(int(token))
+        for token, row in zip(tokens.tolist(), log_probs, strict=True):
+            self.tokens.append(token)
             self.log_probs.append(row)
             self._write(names[token])
             if self.stop_at is not None:
@@ -167,7 +167,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
         ("seed", np.uint32(0)),
     )
     shapes = generation.packed_shapes(config)
-    names = sorted(shapes)
+    state = {name: np.zeros(shapes[name].shape[1:], shapes[name].dtype) for name in sorted(shapes)}
 
     def generate(
         model: CausalLanguageModel, tokens: Any, lengths: Any, limit: Any, *how: Any
@@ -182,14 +182,9 @@ def programs(card: ModelCard) -> Sequence[Program]:
 
     def go_on(model: CausalLanguageModel, _: Any, __: Any, *arrays: Any) -> dict[str, Any]:
         how, packed = arrays[: len(sampling)], arrays[len(sampling) :]
-        state = generation.unpack(model, dict(zip(names, packed, strict=True)))
-        state, generated = generation.advance(model, state, Sampling(*how), TOKENS_PER_PART)
-        return _prefixed(generation.pack(state)) | generated._asdict()
-
-    def state_arrays(_: int) -> dict[str, np.ndarray]:
-        return _prefixed(
-            {name: np.zeros(shapes[name].shape[1:], shapes[name].dtype) for name in names}
-        )
+        before = generation.unpack(model, dict(zip(state, packed, strict=True)))
+        after, generated = generation.advance(model, before, Sampling(*how), TOKENS_PER_PART)
+        return _prefixed(generation.pack(after)) | generated._asdict()
 
     return (
         Program(
@@ -200,15 +195,16 @@ def programs(card: ModelCard) -> Sequence[Program]:
             grid=grid,
             trial={"max_new_tokens": 1},
         ),
-        Program(name="score", function=score, ragged=ragged, grid=few),
-        Program(name="prompt", function=read, ragged=ragged, grid=few),
+        Program(name="score", function=score, ragged=ragged, grid=few, is_on_demand=True),
+        Program(name="prompt", function=read, ragged=ragged, grid=few, is_on_demand=True),
         Program(
             name="continue",
             function=go_on,
             ragged=ragged,
             scalars=sampling,
-            arrays=state_arrays,
+            arrays=lambda _: _prefixed(state),
             grid=few,
+            is_on_demand=True,
         ),
     )
 

@@ -152,7 +152,7 @@ def test_a_stream_is_of_the_type_that_browsers_read_and_nobody_keeps(openai_serv
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(Overloaded("the queue is full"), 429), (RuntimeError("secret"), 500)]
+    ("error", "status"), [(Overloaded("the queue is full"), 429), (NonFiniteOutput("secret"), 500)]
 )
 def test_what_goes_wrong_before_the_first_token_has_a_status(
     openai_service, monkeypatch, error, status
