@@ -27,7 +27,15 @@ from service.logs import log_exchange
 from service.metrics import Metrics, States
 from service.registry import Registry
 from service.rehearsal import rehearse
-from service.routes import catalogue, health, inference, latents, open_inference, page
+from service.routes import (
+    catalogue,
+    health,
+    hugging_face,
+    inference,
+    latents,
+    open_inference,
+    page,
+)
 from service.settings import Settings
 from service.tasks import PROGRAMS
 from service.tasks.context import Context
@@ -129,6 +137,7 @@ def create_app(
         latents.npy_router,
         latents.router,
         catalogue.router,
+        hugging_face.router,
         health.router,
         open_inference.router,
         open_inference.infer_router,

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from service import schemas, tensor_schemas
+from service import hugging_face, schemas, tensor_schemas
 from service.errors import excerpt
 from service.schemas import UNKNOWN_FIELD
 
-FIELD_NAMES = schemas.FIELD_NAMES | tensor_schemas.FIELD_NAMES
+FIELD_NAMES = schemas.FIELD_NAMES | hugging_face.FIELD_NAMES | tensor_schemas.FIELD_NAMES
 
 # What was expected, by the type of pydantic's error; its own words speak of Python.
 WANTED = {

@@ -29,7 +29,7 @@ START_TIMEOUT_S = 600
 
 CLIENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 # Pages with examples in Python, and what they print behind them where they print anything.
-PAGES = ["http-api.md", "openai.md"]
+PAGES = ["http-api.md", "hugging-face.md", "openai.md"]
 PYTHON = r"```python\n(.*?)```\n(?:```text\n(.*?)```)?"
 
 EXAMPLES = re.findall(r"```sh\n(curl .*?)```\s*```json\n(.*?)```", README, flags=re.DOTALL)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from models.checkpoint import ModelCard
 from service.engine import Program
-from service.tasks import continuation, decode, embeddings, fill_mask, latents
+from service.tasks import continuation, decode, embeddings, fill_mask, latents, states
 
 
 def _all(*makers: Callable[[ModelCard], Sequence[Program]]) -> Callable[[ModelCard], list[Program]]:
@@ -16,7 +16,7 @@ def _all(*makers: Callable[[ModelCard], Sequence[Program]]) -> Callable[[ModelCa
 
 
 PROGRAMS: Mapping[str, Callable[[ModelCard], Sequence[Program]]] = {
-    fill_mask.WIRING: _all(fill_mask.programs, embeddings.programs),
+    fill_mask.WIRING: _all(fill_mask.programs, embeddings.programs, states.programs),
     decode.WIRING: decode.programs,
     continuation.WIRING: continuation.programs,
     latents.WIRING: _all(latents.programs, embeddings.programs),

@@ -119,10 +119,73 @@ FIELDS = {
     },
 }
 
+# The same of the Hugging Face protocol, whose bodies name no model.
+SAMPLING = {
+    "max_new_tokens": st.integers(1, 20),
+    "do_sample": st.none() | st.booleans(),
+    "temperature": st.none() | st.floats(0, 2),
+    "top_p": st.none() | st.floats(0, 1),
+    "seed": st.integers(0, 2**63),
+    "best_of": st.none() | st.integers(1, 4),
+    "stop": st.lists(text | st.sampled_from(["a", "th", "<"]), max_size=5),
+    "num_beams": st.none() | st.integers(1, 9),
+    "return_full_text": st.none() | st.booleans(),
+    "truncate": st.none() | st.integers(1, 20),
+    "details": st.booleans(),
+    "top_n_tokens": st.none() | st.integers(0, 5),
+    "top_k": st.none() | st.integers(0, 3),
+    "watermark": st.booleans(),
+}
+TARGETS = {
+    "top_k": st.none() | st.integers(1, 40),
+    "targets": st.sampled_from("abc <") | st.lists(st.sampled_from("abc <"), max_size=3),
+}
+
+
+def parameters(fields):
+    return st.none() | st.fixed_dictionaries({}, optional=fields)
+
+
+FIELDS |= {
+    "/models/masked-lm": {
+        "inputs": one_or_list(masked)
+        | st.fixed_dictionaries(
+            {}, optional={"source_sentence": text, "sentences": st.lists(text)}
+        ),
+        "parameters": parameters(TARGETS),
+        "normalize": st.booleans(),
+    },
+    "/models/masked-lm/feature-extraction": {
+        "inputs": one_or_list(masked | text),
+        "normalize": st.none() | st.booleans(),
+        "truncate": st.none() | st.booleans(),
+        "truncation_direction": st.sampled_from([None, "left", "right"]),
+        "dimensions": st.sampled_from([None, WIDTH, 3]),
+        "encoding_format": st.sampled_from([None, "float", "base64"]),
+    },
+    "/models/causal-lm": {
+        "inputs": text,
+        "parameters": parameters(SAMPLING),
+        "stream": st.none() | st.booleans(),
+    },
+    "/models/reversal": {
+        "inputs": letters,
+        "parameters": parameters(SAMPLING),
+        "stream": st.none() | st.booleans(),
+    },
+    "/models/reversal/translation": {
+        "inputs": letters,
+        "parameters": parameters(
+            {"generate_parameters": parameters({"num_beams": st.integers(1, 9)})}
+        ),
+    },
+}
+
 
 def bodies(path):
     """Objects whose fields are mostly such as they should be, one of them anything at all."""
-    fields = {"model": st.sampled_from([None, "masked-lm", "nothing"])} | FIELDS[path]
+    models = {"model": st.sampled_from([None, "masked-lm", "nothing"])}
+    fields = FIELDS[path] if path.startswith("/models/") else models | FIELDS[path]
     likely = st.fixed_dictionaries({}, optional=fields)
     anything = st.dictionaries(st.sampled_from(sorted(fields)) | text, values, max_size=1)
     return st.builds(lambda one, other: one | other, likely, anything | st.just({}))
@@ -142,7 +205,11 @@ def require_documented(answer):
         require_finite(body)
         return
     error = body["error"]
-    assert list(error) == ["message", "type", "param", "code", "request_id"]
+    if isinstance(error, str):
+        assert list(body) == ["error", "error_type"]
+        error = {"message": error}
+    else:
+        assert list(error) == ["message", "type", "param", "code", "request_id"]
     assert 0 < len(error["message"]) < 500
     if answer.status_code in REFUSALS:
         assert "expected" in error["message"]

@@ -25,6 +25,17 @@ CALLS = {
     ("get", "/v2/models/{name}/ready"),
     ("post", "/v2/models/{name}/infer"),
     ("post", "/v2/repository/index"),
+    ("post", "/models/{name}"),
+    ("post", "/models/{name}/fill-mask"),
+    ("post", "/models/{name}/feature-extraction"),
+    ("post", "/models/{name}/sentence-similarity"),
+    ("post", "/models/{name}/text-generation"),
+    ("post", "/models/{name}/translation"),
+    ("post", "/models/{name}/summarization"),
+    ("get", "/models/{name}/health"),
+    ("get", "/models/{name}/info"),
+    ("get", "/models/{name}/{task}/health"),
+    ("get", "/models/{name}/{task}/info"),
 }
 INFERENCE = sorted(
     path
