@@ -41,12 +41,12 @@ def signature(card: ModelCard) -> Signature:
         outputs=OUTPUTS,
         forms=(Form(inputs=("text",), outputs=tuple(own.name for own in OUTPUTS)),),
         parameters={
-            "max_tokens": "integer from 1; tokens to go on with, 16 by default",
+            "max_tokens": "integer from 0; tokens to go on with, 16 by default",
             "temperature": "number from 0 to 2; 0 takes the likeliest token, 1 by default",
             "top_p": "number over 0, up to 1; the mass of tokens to draw from, 1 by default",
-            "n": "integer from 1 to 16; outputs for each text, 1 by default",
+            "n": "integer from 1; outputs for each text, 1 by default",
             "stop": "string; ends an output, which does not hold it",
-            "seed": "integer from 0; the same one draws the same outputs",
+            "seed": "integer; the same one draws the same outputs",
         },
     )
 

@@ -208,6 +208,13 @@ def test_texts_are_continued_as_ever(ask, infer):
         np.testing.assert_allclose(outputs["logprobs"][row, :size], told, **TOLERANCE)
 
 
+def test_texts_that_are_not_continued_at_all_have_tokens_of_no_length(infer):
+    outputs = infer("causal-lm", [tensor("text", "BYTES", ["the ", "ti"])], max_tokens=0)
+    assert outputs["output"].tolist() == ["", ""]
+    assert outputs["output_lengths"].tolist() == [0, 0]
+    assert outputs["tokens"].shape == outputs["logprobs"].shape == (2, 0)
+
+
 def test_texts_are_read_into_latents_and_back_as_ever(ask, infer):
     texts = ["the time", "abc"]
     names = ["latents", "input_lengths", "reconstruction", "normalized", "fidelity"]
