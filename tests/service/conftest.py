@@ -51,16 +51,20 @@ def client(service_settings):
 
 
 @pytest.fixture(scope="session")
-def live(service_settings):
-    """A client of such an application behind a real socket, for clients that are not ours.
-
-    Its ``base_url`` is the address.
-    """
+def live_service(service_settings):
+    """Such an application behind a real socket, for clients that are not ours."""
     from service.app import create_app
     from tests.service import fakes
 
-    with fakes.listening(create_app(service_settings)) as client:
-        yield client
+    app = create_app(service_settings)
+    with fakes.listening(app) as client:
+        yield fakes.Listening(app, client)
+
+
+@pytest.fixture(scope="session")
+def live(live_service):
+    """A client of it, whose ``base_url`` is the address."""
+    return live_service.client
 
 
 @pytest.fixture(scope="session")
@@ -121,19 +125,6 @@ def pairs(tmp_path_factory):
     app = create_app(Settings(checkpoints=root))
     with fakes.listening(app) as client:
         yield fakes.Service(app, client, model)
-
-
-@pytest.fixture(scope="session")
-def openai_service(checkpoints):
-    """A service, behind a real socket, of the models that answer in the OpenAI schemas."""
-    from service.app import create_app
-    from service.settings import Settings
-    from tests.service import fakes
-
-    models = ["causal-lm", "masked-lm", "perceiver"]
-    app = create_app(Settings(checkpoints=checkpoints, models=models))
-    with fakes.listening(app) as client:
-        yield fakes.Listening(app, client)
 
 
 @pytest.fixture(scope="session")

@@ -46,8 +46,8 @@ COMPLETIONS = [
 
 
 @pytest.fixture(scope="module")
-def address(openai_service):
-    return str(openai_service.client.base_url).rstrip("/") + "/v1"
+def address(live_service):
+    return str(live_service.client.base_url).rstrip("/") + "/v1"
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def told(completion):
 
 def test_every_model_is_listed_and_can_be_retrieved(client, with_async):
     models = list(client.models.list())
-    assert {model.id for model in models} == {MODEL, *EMBEDDERS}
+    assert {model.id for model in models} == {MODEL, "reversal", *EMBEDDERS}
     for model in models:
         assert (model.object, model.owned_by) == ("model", "triwire")
         assert client.models.retrieve(model.id) == model
@@ -110,9 +110,9 @@ def test_every_model_is_listed_and_can_be_retrieved(client, with_async):
 @pytest.mark.parametrize("model", EMBEDDERS)
 @pytest.mark.parametrize("given", ["the time", ["a", "the time machi"], [3, 4, 5], [[3, 4], [5]]])
 def test_embeddings_are_those_of_the_native_call_however_they_travel(
-    client, openai_service, model, given
+    client, live_service, model, given
 ):
-    native = openai_service.ask("/v1/embeddings", model=model, input=given)
+    native = live_service.ask("/v1/embeddings", model=model, input=given)
     expected = np.array([item["embedding"] for item in native["data"]], np.float32)
     for options in ({}, {"encoding_format": "float"}, {"dimensions": WIDTH, "user": "someone"}):
         answer = client.embeddings.create(model=model, input=given, **options)
@@ -139,9 +139,9 @@ def test_embeddings_come_to_an_asynchronous_client_too(client, with_async):
 
 
 @pytest.mark.parametrize("options", COMPLETIONS, ids=str)
-def test_a_completion_is_that_of_the_native_call(client, with_async, openai_service, options):
+def test_a_completion_is_that_of_the_native_call(client, with_async, live_service, options):
     body = {"model": MODEL, "seed": 3} | options
-    native = openai_service.ask("/v1/completions", **body)
+    native = live_service.ask("/v1/completions", **body)
     expected = {name: value for name, value in native.items() if name not in ("id", "created")}
     completion = client.completions.create(**body)
     assert plain(completion) == expected
@@ -192,12 +192,12 @@ def test_the_log_probabilities_of_a_stream_are_those_of_the_whole(client):
 
 
 @pytest.fixture
-def stuck(openai_service, monkeypatch):
+def stuck(live_service, monkeypatch):
     """Lets the model stop in the middle of its work from the ``number``-th part or answer on."""
     opened = threading.Event()
 
     def stick(number):
-        engine = openai_service.engine(MODEL)
+        engine = live_service.engine(MODEL)
         run, names = engine.run, []
 
         def wait(name, rows):
@@ -212,8 +212,8 @@ def stuck(openai_service, monkeypatch):
     opened.set()
 
 
-def test_a_client_that_leaves_a_stream_stops_the_work(client, openai_service, stuck):
-    lifecycle = openai_service.app.state.lifecycle
+def test_a_client_that_leaves_a_stream_stops_the_work(client, live_service, stuck):
+    lifecycle = live_service.app.state.lifecycle
     stuck(2)
     with client.completions.create(model=MODEL, prompt="a", max_tokens=99, stream=True) as stream:
         assert next(iter(stream)).choices[0].text
@@ -337,11 +337,11 @@ def test_without_a_right_key_every_call_is_an_authentication_error():
 
 
 @pytest.fixture
-def failing(openai_service, monkeypatch):
+def failing(live_service, monkeypatch):
     """Lets the queue fail as many times as there are errors, then work."""
 
     def fail(*errors):
-        batcher = openai_service.app.state.context.batcher
+        batcher = live_service.app.state.context.batcher
         submit, left = batcher.submit, list(errors)
 
         async def flaky(*arguments):
@@ -413,9 +413,9 @@ def test_what_does_not_pass_is_told_in_the_end(client, failing, error, kind, cod
 
 
 def test_what_goes_wrong_in_a_stream_is_an_exception_in_the_middle_of_it(
-    client, openai_service, monkeypatch
+    client, live_service, monkeypatch
 ):
-    engine = openai_service.engine(MODEL)
+    engine = live_service.engine(MODEL)
     run, names = engine.run, []
 
     def fail_later(name, rows):
@@ -431,8 +431,8 @@ def test_what_goes_wrong_in_a_stream_is_an_exception_in_the_middle_of_it(
     assert caught.value.code == "non_finite_output"
 
 
-def test_a_client_that_does_not_wait_any_longer_frees_the_queue(client, openai_service, stuck):
-    lifecycle = openai_service.app.state.lifecycle
+def test_a_client_that_does_not_wait_any_longer_frees_the_queue(client, live_service, stuck):
+    lifecycle = live_service.app.state.lifecycle
     stuck(1)
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=0.5).completions.create(model=MODEL, prompt="a")

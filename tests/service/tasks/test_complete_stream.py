@@ -34,13 +34,13 @@ class Tap:
 
 
 @pytest.fixture
-def ask(openai_service):
-    return lambda **body: openai_service.ask(PATH, **body)
+def ask(live_service):
+    return lambda **body: live_service.ask(PATH, **body)
 
 
 @pytest.fixture
-def stream(openai_service):
-    return lambda **body: openai_service.stream(PATH, **body)
+def stream(live_service):
+    return lambda **body: live_service.stream(PATH, **body)
 
 
 def gathered(chunks, index):
@@ -143,8 +143,8 @@ def test_usage_comes_in_a_last_chunk_where_it_is_asked_for(ask, stream):
         assert all("usage" not in c for c in stream(**body, stream_options=options))
 
 
-def test_a_stream_is_of_the_type_that_browsers_read_and_nobody_keeps(openai_service):
-    answer = openai_service.client.post(PATH, json={"prompt": "a", "stream": True})
+def test_a_stream_is_of_the_type_that_browsers_read_and_nobody_keeps(live_service):
+    answer = live_service.client.post(PATH, json={"prompt": "a", "stream": True})
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["cache-control"] == "no-cache"
     assert answer.headers["x-accel-buffering"] == "no"
@@ -155,14 +155,14 @@ def test_a_stream_is_of_the_type_that_browsers_read_and_nobody_keeps(openai_serv
     ("error", "status"), [(Overloaded("the queue is full"), 429), (NonFiniteOutput("secret"), 500)]
 )
 def test_what_goes_wrong_before_the_first_token_has_a_status(
-    openai_service, monkeypatch, error, status
+    live_service, monkeypatch, error, status
 ):
     def fail(name, rows):
         raise error
 
-    monkeypatch.setattr(openai_service.engine("causal-lm"), "run", fail)
+    monkeypatch.setattr(live_service.engine("causal-lm"), "run", fail)
     body = {"prompt": "a", "stream": True, "echo": True}
-    answer = openai_service.client.post(PATH, json=body)
+    answer = live_service.client.post(PATH, json=body)
     assert answer.status_code == status
     assert ("retry-after" in answer.headers) == (status == 429)
 
@@ -180,14 +180,14 @@ def test_what_goes_wrong_before_the_first_token_has_a_status(
     ids=lambda value: type(value).__name__,
 )
 def test_what_goes_wrong_in_the_middle_is_told_as_the_last_event(
-    openai_service, monkeypatch, error, code
+    live_service, monkeypatch, error, code
 ):
     def fail(_):
         raise error
 
-    engine = openai_service.engine("causal-lm")
+    engine = live_service.engine("causal-lm")
     monkeypatch.setattr(engine, "run", Tap(engine.run, fail))
-    answer = openai_service.client.post(PATH, json={"prompt": "a", "stream": True})
+    answer = live_service.client.post(PATH, json={"prompt": "a", "stream": True})
     assert answer.status_code == 200
     *chunks, last = map(orjson.loads, read_events(answer.text))
     assert len(chunks) == TOKENS_PER_PART
@@ -198,7 +198,7 @@ def test_what_goes_wrong_in_the_middle_is_told_as_the_last_event(
 
 
 def test_tokens_come_before_the_rest_is_made_and_who_leaves_stops_the_work(
-    openai_service, monkeypatch
+    live_service, monkeypatch
 ):
     entered, opened = threading.Event(), threading.Event()
 
@@ -206,13 +206,13 @@ def test_tokens_come_before_the_rest_is_made_and_who_leaves_stops_the_work(
         entered.set()
         assert opened.wait(PATIENCE_S)
 
-    engine = openai_service.engine("causal-lm")
+    engine = live_service.engine("causal-lm")
     tap = Tap(engine.run, wait)
     monkeypatch.setattr(engine, "run", tap)
-    lifecycle = openai_service.app.state.lifecycle
+    lifecycle = live_service.app.state.lifecycle
     body = {"prompt": "a", "stream": True, "max_tokens": 100}
     try:
-        with openai_service.client.stream("POST", PATH, json=body) as answer:
+        with live_service.client.stream("POST", PATH, json=body) as answer:
             # Kept, because an iterator that is dropped closes the connection.
             lines = answer.iter_lines()
             assert orjson.loads(next(lines).removeprefix("data: "))["choices"]
@@ -221,14 +221,14 @@ def test_tokens_come_before_the_rest_is_made_and_who_leaves_stops_the_work(
         wait_until(lambda: lifecycle.num_requests == 0)
     finally:
         opened.set()
-    assert openai_service.ask(PATH, prompt="a", max_tokens=1)
+    assert live_service.ask(PATH, prompt="a", max_tokens=1)
     assert tap.names == ["prompt", "continue", "continue", "generate"]
 
 
 def test_streams_and_plain_requests_at_once_each_get_their_own_and_nothing_is_compiled(
-    openai_service, ask, stream
+    live_service, ask, stream
 ):
-    compilations = openai_service.app.state.compilations
+    compilations = live_service.app.state.compilations
     before = compilations.total, compilations.after_ready
     asked = [
         {"prompt": PROMPTS[: 1 + seed % 4], "seed": seed, "max_tokens": 20 + seed}
@@ -248,22 +248,27 @@ def test_streams_and_plain_requests_at_once_each_get_their_own_and_nothing_is_co
     assert (compilations.total, compilations.after_ready) == before, "compiled while serving"
 
 
-def test_what_a_stream_has_read_and_written_is_counted_like_that_of_an_answer(
-    openai_service, stream
-):
+def test_what_a_stream_has_read_and_written_is_counted_like_that_of_an_answer(live_service, stream):
+    def samples():
+        families = text_string_to_metric_families(live_service.client.get("/metrics").text)
+        return [sample for family in families for sample in family.samples]
+
     def counted():
-        text = openai_service.client.get("/metrics").text
-        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
         return {
             sample.labels["direction"]: sample.value
-            for sample in samples
+            for sample in samples()
             if sample.name == "triwire_tokens_total" and sample.labels["task"] == "complete"
         }
 
+    def num_under_way():
+        """All but the request that asks."""
+        return sum(s.value for s in samples() if s.name == "triwire_requests_in_progress") - 1
+
+    # An exchange is over, and counted, a moment after its last byte has come.
+    wait_until(lambda: num_under_way() == 0)
     before = counted()
     stream(prompt="time", n=2, max_tokens=9)
-    # Counted once the exchange is over, which is a moment after its last byte has come.
-    wait_until(lambda: counted() != before)
+    wait_until(lambda: num_under_way() == 0)
     after = counted()
     assert after["input"] - before.get("input", 0) == 4
     assert after["output"] - before.get("output", 0) == 18
