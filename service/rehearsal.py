@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 # The key of a request's state that says that no client is behind it.
 IS_REHEARSAL = "is_rehearsal"
+FAULT_STATUS = 500
 
 
 async def rehearse(app: FastAPI, models: Sequence[str]) -> None:
@@ -79,5 +80,10 @@ async def _send(app: FastAPI, path: str, body: bytes) -> int:
         "server": None,
         "state": {IS_REHEARSAL: True},
     }
-    await app(scope, receive, send)
+    try:
+        await app(scope, receive, send)
+    # Answered and logged by then, and raised again; a fault of one call must not end the start.
+    except Exception as error:  # noqa: BLE001
+        logger.error("rehearsal: %s raised %r", path, error)
+        return FAULT_STATUS
     return next(message["status"] for message in sent if message["type"] == "http.response.start")

@@ -47,6 +47,22 @@ def test_every_example_is_sent_to_every_model_and_nothing_else_is_called(caplog)
     assert "rehearsed 6 requests" in caplog.text
 
 
+def test_a_call_that_raises_is_told_and_the_others_are_rehearsed_all_the_same(caplog):
+    caplog.set_level("INFO")
+    seen = []
+    app = application(seen)
+
+    @app.post("/faulty")
+    async def post_faulty(asked: Asked):
+        raise ValueError("a fault of ours")
+
+    asyncio.run(rehearse(app, ["fit"]))
+    assert len(seen) == 4
+    assert "/faulty raised ValueError('a fault of ours')" in caplog.text
+    assert "/faulty to fit was answered 500" in caplog.text
+    assert "rehearsed 4 requests" in caplog.text
+
+
 def test_every_inference_call_of_the_service_has_an_example_to_rehearse(client):
     openapi = client.get("/openapi.json").json()
     calls = {
