@@ -1,7 +1,7 @@
 """The asynchronous client."""
 
-import asyncio
 import functools
+from asyncio import sleep
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -147,7 +147,7 @@ class AsyncTriwire:
             pause_s = attempts.pause_s(outcome)
             if pause_s is None:
                 return outcome
-            await asyncio.sleep(pause_s)
+            await sleep(pause_s)
 
     async def _try_once(
         self, request: Request, timeout_s: float

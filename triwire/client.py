@@ -1,8 +1,8 @@
 """The blocking client."""
 
 import functools
-import time
 from collections.abc import Callable, Generator, Iterator
+from time import sleep
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import httpx2
@@ -148,7 +148,7 @@ class Triwire:
             pause_s = attempts.pause_s(outcome)
             if pause_s is None:
                 return outcome
-            time.sleep(pause_s)
+            sleep(pause_s)
 
     def _try_once(self, request: Request, timeout_s: float) -> httpx2.Response | httpx2.HTTPError:
         """An answer, that of a stream with its events unread, or what came in its place."""

@@ -31,8 +31,9 @@ def pauses(monkeypatch):
     async def sleep(pause_s):
         made.append(pause_s)
 
-    monkeypatch.setattr("triwire.client.time.sleep", made.append)
-    monkeypatch.setattr("triwire.async_client.asyncio.sleep", sleep)
+    # By their names in the clients: services that other tests share sleep in their own threads.
+    monkeypatch.setattr("triwire.client.sleep", made.append)
+    monkeypatch.setattr("triwire.async_client.sleep", sleep)
     return made
 
 
