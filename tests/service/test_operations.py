@@ -67,8 +67,8 @@ def test_a_call_without_a_key_is_refused_in_the_shape_of_its_protocol(guarded):
 
 
 def test_every_error_has_the_shape_of_its_path(guarded):
-    assert guarded.get("/models/x", headers=KEY).json() == {
-        "error": "GET '/models/x': Not Found",
+    assert guarded.get("/models/x/y/z", headers=KEY).json() == {
+        "error": "GET '/models/x/y/z': Not Found",
         "error_type": "validation",
     }
     assert guarded.get("/v2/x", headers=KEY).json() == {"error": "GET '/v2/x': Not Found"}

@@ -84,7 +84,7 @@ def fault(schema, body):
             "expected true or false, got 'yes'",
         ),
         (DecodeRequest, {"inputs": "a", "num_beams": 9}, "num_beams", "expected at most 8, got 9"),
-        (CompletionRequest, {"stream": "yes"}, "stream", "expected false, got 'yes'"),
+        (CompletionRequest, {"stream": "yes"}, "stream", "expected true or false, got 'yes'"),
         (
             LatentsRequest,
             {"features": "AAAA"},
