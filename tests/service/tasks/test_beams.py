@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from models.beam_search import beam_search
 from models.decoding import cross_attention, decode
@@ -210,10 +211,12 @@ def test_a_target_that_ends_before_it_begins_is_an_empty_output_that_looks_nowhe
 @pytest.fixture
 def spoiled(pairs, monkeypatch):
     """A letter that the model makes nothing of that is a number."""
-    state = jax.tree.map(lambda leaf: leaf, pairs.engine._state)
-    table = state["source_embedding"]["embedding"]
+    ((pack, form),) = pairs.engine._forms.items()
+    model = form.rebuild(form.leaves)
+    table = model.source_embedding.embedding
     table.set_value(table.get_value().at[LETTERS.symbols.index("e")].set(jnp.nan))
-    monkeypatch.setattr(pairs.engine, "_state", state)
+    leaves = jax.tree.leaves(nnx.split(model)[1])
+    monkeypatch.setattr(pairs.engine, "_forms", {pack: form._replace(leaves=leaves)})
     return "e"
 
 
