@@ -82,14 +82,14 @@ class PerceiverRecipe:
 
     @classmethod
     def default(cls, corpus: Corpus, others: tuple[Corpus, ...]) -> "PerceiverRecipe":
-        """The published sizes, trained for longer on every length from 1 to 8,192."""
+        """The published sizes, on every length from 1 to 8,192; two hours on one CPU core."""
         return cls(
             corpus=_without_held_out(corpus),
             others=others,
             main_share=0.5,
             config=PerceiverConfig.book(len(vocabulary.symbols)),
             optimization=Optimization(
-                num_steps=5000,
+                num_steps=2000,
                 batch_size=2,
                 learning_rate=2e-3,
                 weight_decay=0.01,
