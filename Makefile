@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: install format check test test-slow browser serve lock audit sbom
+.PHONY: install format check test test-slow browser serve lock lock-peers audit sbom
 
 install: $(VENV)/.dev
 
@@ -59,6 +59,17 @@ lock: $(VENV)/.dev
 	$(COMPILE) --extra serve --extra cuda -c requirements-dev.lock -o requirements-cuda.lock
 	$(LOCK) --group audit -c requirements-dev.lock -o requirements-audit.lock
 	$(LOCK) --group build -c requirements-dev.lock -o requirements-build.lock
+
+# What benchmarks measure beside ours. torch-cpu is PyTorch's own CPU build, which PyPI does not have
+# for Linux: its lock is renewed where uv finds it, by UV_FIND_LINKS or UV_EXTRA_INDEX_URL.
+PEERS := $(filter-out torch-cpu,$(basename $(notdir $(wildcard benchmarks/peers/*.in))))
+PEER_LOCK := $(LOCK) --no-emit-find-links
+lock-peers: $(VENV)/.dev
+	for peer in $(PEERS); do \
+		$(PEER_LOCK) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.lock || exit 1; done
+	$(PEER_LOCK) -c benchmarks/peers/torch.lock benchmarks/peers/torch-cpu.in \
+		-o benchmarks/peers/torch-cpu.lock \
+		|| echo "torch-cpu.lock stays as it was: uv found no torch of that version for CPUs"
 
 $(VENV)/.audit: requirements-audit.lock $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<

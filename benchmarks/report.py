@@ -55,3 +55,30 @@ def write(out: Path | None, results: Mapping[str, Any], told: str) -> None:
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def compare(
+    taken: Mapping[str, Sequence[Sequence[float]]], ours: str, peers: Sequence[str]
+) -> dict[str, Any]:
+    """What ``take_turns`` gave: by name the medians of the rounds, and how fast ours is.
+
+    ``speed`` says how many times as fast ours is as the fastest peer, the one with the least
+    median, taken round by round: both saw the same machine then.
+    """
+    medians = {name: [statistics.median(turn) for turn in turns] for name, turns in taken.items()}
+    found = {
+        name: {**summary(medians[name]), "least": min(min(turn) for turn in taken[name])}
+        for name in taken
+    }
+    fastest = min(peers, key=lambda name: found[name]["median"])
+    pairs = zip(medians[fastest], medians[ours], strict=True)
+    return {
+        "contestants": found,
+        "fastest_peer": fastest,
+        "speed": summary([theirs / own for theirs, own in pairs]),
+    }
+
+
+def spread(found: Mapping[str, float]) -> str:
+    """A median with its quartiles, as text."""
+    return f"{found['median']:.3g} ({found['q1']:.3g}..{found['q3']:.3g})"
