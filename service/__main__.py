@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.set_up(settings.log_format, settings.log_level)
     if allocator.keep_memory():
         logger.info("memory is kept for the next call")
+    if device.run_calls_side_by_side():
+        logger.info("calls on the CPU run in the threads that make them")
     try:
         server = _prepare(settings)
     except ValueError as error:

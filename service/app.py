@@ -1,6 +1,7 @@
 """The application: its parts, wired together, and what happens at the start and the end."""
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.errors import ServerErrorMiddleware
 
-from service import answers, tracing
+from service import answers, device, tracing
 from service.batcher import Batcher
 from service.compilation import CompilationCounter
 from service.engine import Grid
@@ -41,6 +42,8 @@ from service.tasks import PROGRAMS
 from service.tasks.context import Context
 from service.tensor_bodies import LENGTH_HEADER
 
+logger = logging.getLogger(__name__)
+
 
 def create_app(
     settings: Settings, *, tracer_provider: Any = None, kept: Path | None = None
@@ -51,9 +54,12 @@ def create_app(
     executables lie that an earlier start has compiled, and where this one leaves its own.
 
     Raises:
+        DeviceError: if there is no such device.
         KeyFileError: if the file of API keys cannot be used.
     """
     metrics = Metrics(CollectorRegistry())
+    num_calls = device.num_calls(device.find_device(settings.device), settings.calls_at_once)
+    logger.info("calls at once: %d", num_calls)
     registry = Registry(
         PROGRAMS,
         selection=settings.models,
@@ -61,11 +67,13 @@ def create_app(
         dtype=settings.dtype,
         grids={name: Grid(**grid.model_dump()) for name, grid in settings.grids.items()},
         kept=kept,
+        num_calls=num_calls,
     )
     batcher = Batcher(
         lambda slot, rows: slot.run(rows),
-        lambda slot: slot.capacity(),
+        lambda slot, num_rows: slot.fit(num_rows),
         max_rows=settings.max_queue_rows,
+        num_workers=num_calls,
         observe=metrics.count_batch,
     )
     lifecycle = Lifecycle(

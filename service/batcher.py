@@ -1,14 +1,15 @@
 """Rows of many requests, gathered into batches; asyncio, no JAX, no HTTP.
 
-One worker takes what is queued the moment it is free and never waits for more. What may share a
-batch has the same key; rows of the oldest request go first. A request fails or succeeds whole and
-gets exactly its own rows. A batch that fails takes its own requests with it and no others; a row
-whose result is an exception takes only the request that it belongs to. Should the worker itself
-die, what is queued fails, and another is started.
+A worker takes what is queued the moment it is free and never waits for more; where several are
+free, they share it. What may share a batch has the same key; rows of the oldest request go first. A
+request fails or succeeds whole and gets exactly its own rows. A batch that fails takes its own
+requests with it and no others; a row whose result is an exception takes only the request that it
+belongs to. Should a worker itself die, what is queued fails, and others are started.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -21,7 +22,8 @@ from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
 logger = logging.getLogger(__name__)
 
 Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
-# How long a worker that has died stays down: long enough for probes to see it.
+Fit = Callable[[Any, int], int]
+# How long workers stay down after one has died: long enough for probes to see it.
 RESTART_DELAY_S = 1.0
 
 
@@ -32,7 +34,7 @@ class Ticket:
     Rows of the request are computed for ``compute_s`` and wait for it, or between it, ``queue_s``.
     ``batches`` are the moments when rows began to wait, to be computed, and were done; ``task`` is
     what they were computed for, and ``usage`` what they have been charged with so far, for tasks
-    whose answers do not tell it.
+    whose answers do not tell it. A rehearsal is a request that no client has sent.
     """
 
     deadline: float
@@ -41,6 +43,7 @@ class Ticket:
     batches: list[tuple[float, float, float]] = field(default_factory=list)
     task: str = ""
     usage: Any = None
+    is_rehearsal: bool = False
 
     @classmethod
     def within(cls, seconds: float) -> "Ticket":
@@ -67,7 +70,6 @@ class _Entry:
     """Rows of one call that share a key, with what has come back; they wait ``since`` then."""
 
     key: Hashable
-    capacity: int
     rows: Sequence[Any]
     ticket: Ticket
     future: asyncio.Future[list[Any]]
@@ -75,43 +77,51 @@ class _Entry:
     results: list[Any] = field(default_factory=list)
     num_taken: int = 0
 
+    @property
+    def num_left(self) -> int:
+        """How many of its rows wait."""
+        return len(self.rows) - self.num_taken
+
 
 class Batcher:
-    """A bounded queue in front of one worker thread.
+    """A bounded queue in front of ``num_workers`` threads.
 
-    ``run(key, rows)`` gives one result per row, or an exception in its place; ``capacity(key)``
-    is the most rows it takes at once. At most ``max_rows`` rows wait at any time, whatever requests
-    they belong to. ``observe`` is told of every batch that has run.
+    ``run(key, rows)`` gives one result per row, or an exception in its place. ``fit(key, count)``
+    says how many of so many rows it had best be given at once. At most ``max_rows`` rows wait at
+    any time, whatever requests they belong to. ``observe`` is told of every batch that has run.
     """
 
     def __init__(
         self,
         run: Run,
-        capacity: Callable[[Any], int],
+        fit: Fit,
         *,
         max_rows: int,
+        num_workers: int = 1,
         observe: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
         self._run = run
         self._observe = observe
-        self._capacity = capacity
+        self._fit = fit
         self._max_rows = max_rows
+        self._num_workers = num_workers
         self._num_rows = 0
         self._entries: deque[_Entry] = deque()
         self._filled = asyncio.Event()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._executor = ThreadPoolExecutor(num_workers, thread_name_prefix="engine")
         self._supervisor: asyncio.Task[None] | None = None
-        self._busy_since: float | None = None
+        # When every batch that is under way was begun.
+        self._begun: list[float] = []
         self.is_alive = False
         self.num_restarts = 0
 
     async def start(self) -> None:
-        """Starts the worker."""
+        """Starts the workers."""
         self.is_alive = True
         self._supervisor = asyncio.create_task(self._supervise(), name="batcher")
 
     async def stop(self) -> None:
-        """Stops the worker; what is queued or under way fails with ``NotReady``."""
+        """Stops the workers; what is queued or under way fails with ``NotReady``."""
         if self._supervisor:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -126,8 +136,8 @@ class Batcher:
 
     @property
     def busy_s(self) -> float:
-        """How long the batch that is under way has been running; 0 where there is none."""
-        return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
+        """How long the oldest batch that is under way has been running; 0 where there is none."""
+        return time.monotonic() - min(self._begun) if self._begun else 0.0
 
     async def submit(self, groups: Sequence[tuple[Hashable, Any]], ticket: Ticket) -> list[Any]:
         """The results of (key, row) pairs, in order.
@@ -136,16 +146,18 @@ class Batcher:
             Overloaded: if the queue has no room for the rows now.
             TooLarge: if it never has.
             DeadlineExceeded: if the ticket runs out first.
-            NotReady: if the worker is down.
+            NotReady: if the workers are down.
         """
         self._require_room(len(groups))
         by_key: dict[Hashable, list[int]] = {}
         for index, (key, _) in enumerate(groups):
             by_key.setdefault(key, []).append(index)
-        capacities = [self._capacity(key) for key in by_key]
+        for key, indices in by_key.items():
+            # What is wrong with a key is its own request's to hear.
+            self._fit(key, len(indices))
         entries = [
-            self._enqueue(key, capacity, [groups[i][1] for i in indices], ticket)
-            for (key, indices), capacity in zip(by_key.items(), capacities, strict=True)
+            self._enqueue(key, [groups[i][1] for i in indices], ticket)
+            for key, indices in by_key.items()
         ]
         results: list[Any] = [None] * len(groups)
         for indices, part in zip(by_key.values(), await _collect(entries, ticket), strict=True):
@@ -163,21 +175,20 @@ class Batcher:
         if self._num_rows + num_rows > self._max_rows:
             raise Overloaded(f"the queue is full: {self._num_rows} of {self._max_rows} rows wait")
 
-    def _enqueue(self, key: Hashable, capacity: int, rows: Sequence[Any], ticket: Ticket) -> _Entry:
-        assert capacity > 0
+    def _enqueue(self, key: Hashable, rows: Sequence[Any], ticket: Ticket) -> _Entry:
         future = asyncio.get_running_loop().create_future()
-        entry = _Entry(key, capacity, rows, ticket, future, since=time.monotonic())
+        entry = _Entry(key, rows, ticket, future, since=time.monotonic())
         self._entries.append(entry)
         self._num_rows += len(rows)
         self._filled.set()
         return entry
 
     async def _supervise(self) -> None:
-        """Has a worker work, and another one when it dies."""
+        """Has the workers work, and others when one dies."""
         while True:
             try:
-                await self._work()
-            # Whatever it was must not leave requests without a worker for ever.
+                await self._work_together()
+            # Whatever it was must not leave requests without workers for ever.
             except Exception:
                 self.num_restarts += 1
                 logger.critical(
@@ -188,12 +199,12 @@ class Batcher:
             await asyncio.sleep(RESTART_DELAY_S)
             self.is_alive = True
 
-    async def _work(self) -> None:
+    async def _work_together(self) -> None:
+        """Has every worker work until one dies, which ends all."""
         try:
-            while True:
-                await self._filled.wait()
-                if batch := self._take():
-                    await self._serve(batch)
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(self._num_workers):
+                    workers.create_task(self._work())
         finally:
             self.is_alive = False
             for entry in self._entries:
@@ -201,36 +212,48 @@ class Batcher:
             self._entries.clear()
             self._num_rows = 0
 
+    async def _work(self) -> None:
+        while True:
+            await self._filled.wait()
+            if batch := self._take():
+                await self._serve(batch)
+
     def _take(self) -> list[tuple[_Entry, int]]:
-        """The next batch, as (entry, number of its rows) pairs of one key."""
+        """The next batch, as (entry, number of its rows) pairs of one key.
+
+        What other workers are free to take is left to them.
+        """
         self._drop_abandoned()
         if not self._entries:
             self._filled.clear()
             return []
-        key, room = self._entries[0].key, self._entries[0].capacity
+        key = self._entries[0].key
+        fitting = [entry for entry in self._entries if entry.key == key]
+        num_free = self._num_workers - len(self._begun)
+        share = math.ceil(sum(entry.num_left for entry in fitting) / num_free)
+        room = self._fit(key, share)
         batch = []
-        for entry in self._entries:
-            if entry.key == key and room:
-                count = min(room, len(entry.rows) - entry.num_taken)
+        for entry in fitting:
+            if count := min(room, entry.num_left):
                 batch.append((entry, count))
                 entry.num_taken += count
                 room -= count
         self._num_rows -= sum(count for _, count in batch)
-        self._entries = deque(e for e in self._entries if e.num_taken < len(e.rows))
+        self._entries = deque(entry for entry in self._entries if entry.num_left)
         return batch
 
     def _drop_abandoned(self) -> None:
         """Forgets what nobody waits for any more: cancelled, failed or past its deadline."""
         now = time.monotonic()
         kept = deque(e for e in self._entries if not e.future.done() and e.ticket.deadline > now)
-        self._num_rows = sum(len(entry.rows) - entry.num_taken for entry in kept)
+        self._num_rows = sum(entry.num_left for entry in kept)
         self._entries = kept
 
     async def _serve(self, taken: list[tuple[_Entry, int]]) -> None:
         key, started = taken[0][0].key, time.monotonic()
         rows: list[Any] = []
         results: Sequence[Any] | None = None
-        self._busy_since = started
+        self._begun.append(started)
         # Whatever a batch raises belongs to its own requests; the worker goes on.
         try:
             for entry, count in taken:
@@ -245,7 +268,7 @@ class Batcher:
             for entry, _ in taken:
                 _fail(entry, error)
         finally:
-            self._busy_since = None
+            self._begun.remove(started)
         ended = time.monotonic()
         waited_s = [started - entry.since for entry, _ in taken]
         for entry, _ in taken:

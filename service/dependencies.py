@@ -8,6 +8,7 @@ from service.batcher import Ticket
 from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.loader import Loader
+from service.rehearsal import IS_REHEARSAL
 from service.tasks.context import Context
 
 
@@ -17,6 +18,7 @@ def _context(request: Request) -> Context:
 
 def _ticket(request: Request) -> Ticket:
     ticket = Ticket.within(request.app.state.context.settings.request_timeout_s)
+    ticket.is_rehearsal = getattr(request.state, IS_REHEARSAL, False)
     request.state.ticket = ticket
     return ticket
 

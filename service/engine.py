@@ -6,8 +6,11 @@ is ever compiled for one. What was compiled at an earlier start is loaded instea
 and compiled again. Parameters may be kept in half the width; results are float32 anyway.
 """
 
+import contextvars
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -139,9 +142,10 @@ class _Form(NamedTuple):
 
 
 class Engine:
-    """One model's programs, compiled for one device; used by one thread at a time.
+    """One model's programs, compiled for one device; any number of threads may run them.
 
     Parameters lie on the device of ``bundle`` once, in ``dtype``; so does all that is computed.
+    ``call_cost_rows`` is what a call costs by itself, as a number of rows that take as long.
     """
 
     def __init__(
@@ -150,8 +154,10 @@ class Engine:
         programs: Sequence[Program],
         dtype: str = "float32",
         executables: Executables = NOTHING_KEPT,
+        call_cost_rows: float = 1.0,
     ) -> None:
         self.card = bundle.card
+        self.call_cost_rows = call_cost_rows
         self.programs = {program.name: program for program in programs}
         self.num_loaded = 0
         self._dtype = jnp.dtype(dtype)
@@ -161,35 +167,49 @@ class Engine:
             for pack in {program.pack for program in programs}
         }
         self._compiled: dict[tuple[str, int, int], Callable[..., dict[str, jax.Array]]] = {}
+        self._loading = threading.Lock()
 
     @property
     def num_shapes(self) -> int:
         """How many shapes there are to compile."""
         return sum(len(program.grid) for program in self.programs.values())
 
-    def warm_up(self, progress: Progress) -> None:
+    def warm_up(self, progress: Progress, num_threads: int = 1) -> None:
         """Compiles every program at every shape, or loads it, and runs it once as a request would.
 
-        ``num_loaded`` then says how many shapes an earlier start had compiled. Programs that are on
-        demand need only be on disk, where they can be.
+        So many shapes are worked at together. ``num_loaded`` then says how many of them an earlier
+        start had compiled. Programs on demand need only be on disk, where they can be.
 
         Raises:
             NonFiniteOutput: if the model gives NaN or infinity.
         """
-        for program in self.programs.values():
-            for batch, length in program.grid:
-                progress(f"{program.name} {batch}x{length}")
-                self._prepare(program, batch, length)
 
-    def _prepare(self, program: Program, batch: int, length: int) -> None:
-        """Has one shape ready: in memory, or for a program on demand on disk."""
+        def prepare(program: Program, batch: int, length: int) -> bool:
+            progress(f"{program.name} {batch}x{length}")
+            return self._prepare(program, batch, length)
+
+        shapes = [(p, *shape) for p in self.programs.values() for shape in p.grid]
+        if num_threads == 1:
+            self.num_loaded = sum(prepare(*shape) for shape in shapes)
+            return
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="compiler") as threads:
+            # Each in a context like this one: what is counted there is counted as here.
+            under_way = [
+                threads.submit(contextvars.copy_context().run, prepare, *shape) for shape in shapes
+            ]
+            try:
+                self.num_loaded = sum(future.result() for future in under_way)
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+
+    def _prepare(self, program: Program, batch: int, length: int) -> bool:
+        """Has a shape ready, or on disk if it is on demand, and says whether it was kept there."""
         key = self._key(program, batch, length)
         if program.is_on_demand and self._executables.holds(key):
-            self.num_loaded += 1
-            return
+            return True
         if self._load(program, batch, length):
-            self.num_loaded += 1
-            return
+            return True
         shape = program.name, batch, length
         self._compiled[shape] = compiled = self._compile(program, batch, length)
         # Before it runs for the first time: some executables cannot be given out after that.
@@ -197,6 +217,7 @@ class Engine:
         self._try_out(program, batch, length)
         if program.is_on_demand and is_kept:
             del self._compiled[shape]
+        return False
 
     def _load(self, program: Program, batch: int, length: int) -> bool:
         """Whether a shape was on disk, and runs."""
@@ -251,12 +272,38 @@ class Engine:
     def _call(
         self, program: Program, batch: int, length: int, arguments: Sequence[np.ndarray]
     ) -> Result:
-        shape = program.name, batch, length
-        if shape not in self._compiled and not self._load(program, batch, length):
-            # It was on disk when the model was loaded, and somebody has taken it away since.
-            self._compiled[shape] = self._compile(program, batch, length)
-        outputs = self._compiled[shape](self._forms[program.pack].leaves, *arguments)
+        compiled = self._compiled.get((program.name, batch, length))
+        if compiled is None:
+            compiled = self._fetch(program, batch, length)
+        outputs = compiled(self._forms[program.pack].leaves, *arguments)
         return {key: np.asarray(array) for key, array in outputs.items()}
+
+    def _fetch(
+        self, program: Program, batch: int, length: int
+    ) -> Callable[..., dict[str, jax.Array]]:
+        """A shape that has stayed on disk until now."""
+        shape = program.name, batch, length
+        with self._loading:
+            if shape not in self._compiled and not self._load(program, batch, length):
+                # It was there when the model was loaded, and somebody has taken it away since.
+                self._compiled[shape] = self._compile(program, batch, length)
+            return self._compiled[shape]
+
+    def is_in_memory(self, name: str, length: int) -> bool:
+        """Whether rows of that compiled length can run without anything being fetched from disk."""
+        sizes = self.programs[name].batch_sizes(length)
+        return any((name, size, length) in self._compiled for size in sizes)
+
+    def fit(self, name: str, length: int, num_rows: int) -> int:
+        """How many of ``num_rows`` rows of one compiled length had best run in one call.
+
+        That is where a row costs least, the padding of the batch and the call itself included.
+        """
+
+        def row_cost(size: int) -> float:
+            return (size + self.call_cost_rows) / min(size, num_rows)
+
+        return min(min(self.programs[name].batch_sizes(length), key=row_cost), num_rows)
 
 
 class Slot(NamedTuple):
@@ -270,9 +317,14 @@ class Slot(NamedTuple):
         """The results of ``rows``, in order, with errors in place of those that are no good."""
         return self.engine.run(self.program, rows)
 
-    def capacity(self) -> int:
-        """The most rows of one call."""
-        return max(self.engine.programs[self.program].batch_sizes(self.bucket))
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether rows can run without anything being fetched from disk."""
+        return self.engine.is_in_memory(self.program, self.bucket)
+
+    def fit(self, num_rows: int) -> int:
+        """How many of so many rows had best run in one call."""
+        return self.engine.fit(self.program, self.bucket, num_rows)
 
     def num_places(self, rows: Sequence[Row]) -> tuple[int, int]:
         """How many tokens ``rows`` hold, and how many the batch computes that they run in."""

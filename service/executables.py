@@ -25,6 +25,7 @@ from jax.experimental import serialize_executable
 
 from models.checkpoint import ModelCard
 from service.compilation import LOADED
+from service.device import POOL_SIZE
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,8 @@ def _origin() -> str:
         for file in sorted((root / room).rglob("*.py")):
             digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
     versions = [f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES]
-    digest.update("\0".join([*versions, os.environ.get("XLA_FLAGS", "")]).encode())
+    options = [os.environ.get(name, "") for name in ("XLA_FLAGS", POOL_SIZE)]
+    digest.update("\0".join([*versions, *options]).encode())
     return digest.hexdigest()
 
 

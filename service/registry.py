@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,7 +27,7 @@ from models.checkpoint import (
     load_model,
 )
 from service import compilation
-from service.device import find_device
+from service.device import call_cost_rows, find_device
 from service.engine import Engine, Grid, Program
 from service.errors import InvalidInput, ModelNotFound, NotReady, excerpt
 from service.executables import Executables
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 MAX_REASON = 300
 # How often the log tells of progress.
 TELL_EVERY_S = 2.0
+# Programs have shapes that suit a CPU; elsewhere a large batch takes little longer than a row.
+ACCELERATOR_GRID = Grid(batch_sizes=(8, 64), max_tokens=65_536)
 
 Programs = Mapping[str, Callable[[ModelCard], Sequence[Program]]]
 
@@ -60,7 +63,8 @@ class Registry:
     ``selection`` names what is served, as NAME (its highest version) or NAME/VERSION; without one,
     that is the highest version of every name. ``grids`` are the shapes of programs that are to have
     other ones than their own, by the name of the program. ``kept`` is where executables lie that an
-    earlier start has compiled. ``failures`` says of every model that could not be loaded why,
+    earlier start has compiled. ``num_calls`` is how many calls run at once, and how many shapes are
+    compiled at once. ``failures`` says of every model that could not be loaded why,
     ``loading`` how far those are that are under way.
     """
 
@@ -73,8 +77,10 @@ class Registry:
         dtype: str = "float32",
         grids: Mapping[str, Grid] | None = None,
         kept: Path | None = None,
+        num_calls: int = 1,
     ) -> None:
         self._programs = programs
+        self._num_calls = num_calls
         self._grids = grids or {}
         self._known: set[str] = set()
         self._selection = selection
@@ -182,13 +188,16 @@ class Registry:
         _require_finite(bundle, path)
         programs = self._programs[bundle.card.wiring](bundle.card)
         self._known |= {program.name for program in programs}
-        chosen = [
-            self._grids[program.name].apply(program) if program.name in self._grids else program
-            for program in programs
-        ]
-        engine = Engine(bundle, chosen, self._dtype, Executables(self._kept, device))
+        chosen = [shaped(program, device, self._grids) for program in programs]
+        engine = Engine(
+            bundle,
+            chosen,
+            self._dtype,
+            Executables(self._kept, device),
+            call_cost_rows(device),
+        )
         started = time.monotonic()
-        engine.warm_up(_Progress(self, name, expected, engine.num_shapes))
+        engine.warm_up(_Progress(self, name, expected, engine.num_shapes), self._num_calls)
         logger.info(
             "%s is ready: %d shapes, %d of them kept from before, in %.1f s on %s",
             expected,
@@ -315,6 +324,14 @@ class Registry:
         return "".join(f"; {name}: {reason}" for name, reason in sorted(self.failures.items()))
 
 
+def shaped(program: Program, device: Any, grids: Mapping[str, Grid]) -> Program:
+    """``program`` over the shapes that ``grids`` has for it, or those that suit ``device``."""
+    grid = grids.get(program.name)
+    if grid is None and device.platform != "cpu" and not program.is_on_demand:
+        grid = ACCELERATOR_GRID
+    return grid.apply(program) if grid else program
+
+
 class _Progress:
     """Tells how far a model is, in ``Registry.loading`` and now and then in the log."""
 
@@ -323,6 +340,7 @@ class _Progress:
         self._name = name
         self._model = model
         self._total = total
+        self._turn = threading.Lock()
         self._done = 0
         self._told = -TELL_EVERY_S
 
@@ -334,13 +352,14 @@ class _Progress:
         """
         if self._registry.is_stopping:
             raise InterruptedError(f"{self._model}: stopped before {shape} was compiled")
-        far = f"{self._done} of {self._total} shapes compiled"
-        self._registry.loading[self._name] = far
-        now = time.monotonic()
-        if now - self._told >= TELL_EVERY_S:
-            self._told = now
-            logger.info("loading %s: %s, next %s", self._model, far, shape)
-        self._done += 1
+        with self._turn:
+            far = f"{self._done} of {self._total} shapes compiled"
+            self._registry.loading[self._name] = far
+            now = time.monotonic()
+            if now - self._told >= TELL_EVERY_S:
+                self._told = now
+                logger.info("loading %s: %s, next %s", self._model, far, shape)
+            self._done += 1
 
 
 def _require_finite(bundle: Bundle, path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Compiled shapes are not all that a first request waits for: reading, validating and writing one
 happens for the first time as well. Every example of the documentation is sent to every model
-through the application as it stands, so that a call that is added later is rehearsed, too.
+through the application as it stands, so that a call that is added later is rehearsed, too. What
+stays on disk until somebody asks for it is not fetched for a rehearsal.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 # The key of a request's state that says that no client is behind it.
 IS_REHEARSAL = "is_rehearsal"
-FAULT_STATUS = 500
+FAULT_STATUS, NOT_READY_STATUS = 500, 503
 
 
 async def rehearse(app: FastAPI, models: Sequence[str]) -> None:
@@ -29,7 +30,7 @@ async def rehearse(app: FastAPI, models: Sequence[str]) -> None:
             address, body = addressed(path, example, model)
             status = await _send(app, address, orjson.dumps(body))
             served += status == 200
-            if status >= 500:
+            if status >= FAULT_STATUS and status != NOT_READY_STATUS:
                 logger.error("rehearsal: %s to %s was answered %d", path, model, status)
     logger.info("rehearsed %d requests", served)
 

@@ -106,6 +106,13 @@ class Settings(BaseSettings):
         '{"fill-mask": {"batch_sizes": [8, 64], "lengths": [16], "max_tokens": 8192}}. Beside '
         "these there is always a batch of 1, and the longest length that the model takes.",
     )
+    calls_at_once: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Calls of models that run side by side, each in a thread of its own. By "
+        "default, on a CPU one for every core that there is, up to 8; elsewhere one.",
+    )
     compilation_cache: str = Field(
         default="auto",
         min_length=1,

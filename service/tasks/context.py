@@ -10,7 +10,7 @@ import numpy as np
 from models.vocabulary import UnknownSymbolError
 from service.batcher import Batcher, Ticket
 from service.engine import Result, Row, Slot
-from service.errors import InvalidInput, MalformedRequest
+from service.errors import InvalidInput, MalformedRequest, NotReady
 from service.registry import LoadedModel, Registry
 from service.settings import Settings
 
@@ -37,12 +37,17 @@ class Context:
 
         Rows whose ``sizes`` fall into one compiled length can share a batch; by default each is as
         long as it is, and with a larger one it joins longer rows.
+
+        Raises:
+            NotReady: if this is a rehearsal of what stays on disk until somebody asks for it.
         """
         ticket.task = str(model.card.task.get("name", ""))
         ragged = model.engine.programs[program].ragged.name
         bucket = model.engine.programs[program].bucket
         sizes = sizes or [len(row[ragged]) for row in rows]
         slots = [Slot(model.engine, program, bucket(size)) for size in sizes]
+        if ticket.is_rehearsal and not all(slot.is_in_memory for slot in slots):
+            raise NotReady(f"{program} stays on disk until somebody asks for it")
         return await self.batcher.submit(list(zip(slots, rows, strict=True)), ticket)
 
     def texts(self, inputs: str | list[str], param: str = "inputs") -> list[tuple[str, str]]:

@@ -155,11 +155,11 @@ def programs(card: ModelCard) -> Sequence[Program]:
     config = TransformerConfig(**card.config)
     ragged = Ragged(name="tokens", dtype=np.int32)
     grid = make_grid(
-        config.max_seq_len, batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
+        config.max_seq_len, batch_sizes=(4, 16), shortest=16, factor=4, max_tokens=2048
     )
     # In models of this size a pass over a whole window takes little longer than the call itself, so
     # what streams and prompts need is compiled for no other length.
-    few = tuple(shape for shape in grid if shape[0] <= 8 and shape[1] == config.max_seq_len)
+    few = tuple(shape for shape in grid if shape[0] <= 4 and shape[1] == config.max_seq_len)
     limit = ("max_new_tokens", np.int32(0))
     sampling = (
         ("temperature", np.float32(0)),

@@ -125,9 +125,9 @@ def programs(card: ModelCard) -> Sequence[Program]:
     config = EncoderDecoderConfig(**card.config)
     ragged = Ragged(name="source", dtype=np.int32)
     grid = make_grid(
-        card.limits["max_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
+        card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4, max_tokens=2048
     )
-    few = tuple(shape for shape in grid if shape[0] <= 8)
+    few = tuple(shape for shape in grid if shape[0] <= 4)
     limit = (("max_new_tokens", np.int32(0)),)
     trial = {"max_new_tokens": 1}
 

@@ -71,7 +71,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
         return {"embedding": model.embed(*arrays)}
 
     grid = make_grid(
-        card.limits["max_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
+        card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4, max_tokens=1024
     )
     ragged = Ragged(name="tokens", dtype=np.int32)
     return (Program(name=PROGRAM, function=embed, ragged=ragged, grid=grid),)

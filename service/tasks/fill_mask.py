@@ -124,7 +124,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for an encoder."""
     ragged = Ragged(name="tokens", dtype=np.int32)
     grid = make_grid(
-        card.limits["max_len"], batch_sizes=(8, 32), shortest=16, factor=4, max_tokens=4096
+        card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=2, max_tokens=1024
     )
 
     def at_masks(packed: PackedEncoder, *arrays: Any) -> dict[str, Any]:
@@ -140,7 +140,9 @@ def programs(card: ModelCard) -> Sequence[Program]:
         probs, attention = model.predict(*arrays)
         return {"probs": probs, "attention": attention}
 
-    few = tuple(shape for shape in grid if shape[0] <= 8)
+    few = make_grid(
+        card.limits["max_len"], batch_sizes=(4,), shortest=16, factor=4, max_tokens=1024
+    )
     return (
         Program(name=PROGRAM, function=at_masks, ragged=ragged, arrays=masks, grid=grid, pack=pack),
         Program(

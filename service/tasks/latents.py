@@ -128,7 +128,7 @@ class Summaries:
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for a Perceiver."""
     grid = make_grid(
-        card.limits["max_len"], batch_sizes=(8,), shortest=128, factor=4, max_tokens=4096
+        card.limits["max_len"], batch_sizes=(4,), shortest=128, factor=4, max_tokens=2048
     )
 
     def of_text(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ PROGRAM = "states"
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for the states of an encoder."""
     grid = make_grid(
-        card.limits["max_len"], batch_sizes=(8,), shortest=16, factor=4, max_tokens=4096
+        card.limits["max_len"], batch_sizes=(4,), shortest=16, factor=4, max_tokens=1024
     )
 
     def states(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def fake_app(
     **settings: Any,
 ) -> FastAPI:
     """The application with one model, "reversal", that is there at once and made of ``answer``."""
-    app = create_app(Settings(**settings), tracer_provider=tracer_provider)
+    app = create_app(Settings(**{"calls_at_once": 1, **settings}), tracer_provider=tracer_provider)
     registry = app.state.context.registry
     model = fake_model(next(card for card in tiny.cards() if card.name == "reversal"), answer)
 

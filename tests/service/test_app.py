@@ -171,13 +171,13 @@ def test_a_request_that_is_not_answered_in_time_gets_504(gate):
 
 def test_a_fault_of_ours_tells_no_details_and_does_not_end_the_service(caplog):
     def run(rows):
-        if len(rows) == 2:
+        if len(rows) == 4:
             raise RuntimeError("the secret of the parameters")
         return reverse(rows)
 
     with serving(fake_app(run)) as client:
         answer = client.post(
-            "/v1/decode", json={"inputs": [SOURCE] * 2}, headers={"X-Request-Id": "my-own-id"}
+            "/v1/decode", json={"inputs": [SOURCE] * 4}, headers={"X-Request-Id": "my-own-id"}
         )
         error = require_error(answer, 500, "internal_error")
         assert error["request_id"] == "my-own-id"

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import random
+import threading
 import time
 
 import pytest
@@ -16,8 +17,13 @@ LONG_S = 60.0
 
 
 @contextlib.asynccontextmanager
-async def running(run, *, capacity=CAPACITY, max_rows=1000):
-    batcher = Batcher(run, lambda key: capacity, max_rows=max_rows)
+async def running(run, *, capacity=CAPACITY, max_rows=1000, num_workers=1):
+    batcher = Batcher(
+        run,
+        lambda key, num_rows: min(num_rows, capacity),
+        max_rows=max_rows,
+        num_workers=num_workers,
+    )
     await batcher.start()
     try:
         yield batcher
@@ -26,9 +32,9 @@ async def running(run, *, capacity=CAPACITY, max_rows=1000):
 
 
 @contextlib.asynccontextmanager
-async def occupied(gate, **options):
-    """A batcher whose worker is held up inside ``gate`` by one row of the key "held"."""
-    async with running(gate, **options) as batcher:
+async def occupied(gate, *, run=None, **options):
+    """A batcher of which one worker is held up inside ``gate`` by one row of the key "held"."""
+    async with running(run or gate, **options) as batcher:
         held = asyncio.create_task(batcher.submit([("held", "first")], Ticket.within(LONG_S)))
         assert await asyncio.to_thread(gate.entered.wait, PATIENCE_S)
         try:
@@ -105,6 +111,59 @@ def test_requests_that_wait_together_share_batches_of_their_key():
 
     asyncio.run(main())
     assert gate.batches == [("held", ["first"]), ("a", [1, 3, 4]), ("b", [2, 5])]
+
+
+def test_workers_that_are_free_share_what_waits_and_compute_side_by_side():
+    both = threading.Barrier(2)
+
+    def run(key, rows):
+        both.wait(PATIENCE_S)
+        return [(key, row, len(rows)) for row in rows]
+
+    async def main():
+        async with running(run, capacity=16, num_workers=2) as batcher:
+            return await submit(batcher, "a", range(7))
+
+    assert asyncio.run(main()) == [("a", row, 4 if row < 4 else 3) for row in range(7)]
+
+
+def test_a_worker_that_is_busy_leaves_the_others_all_that_comes():
+    gate = Gate(lambda key, rows: [len(rows)] * len(rows))
+
+    def run(key, rows):
+        return gate(key, rows) if key == "held" else [len(rows)] * len(rows)
+
+    async def main():
+        async with occupied(gate, run=run, capacity=16, num_workers=2) as batcher:
+            sizes = await submit(batcher, "a", range(7))
+            assert batcher.busy_s > 0
+            return sizes
+
+    assert asyncio.run(main()) == [7] * 7
+
+
+def test_when_one_of_several_workers_dies_the_others_are_replaced_with_it(monkeypatch):
+    monkeypatch.setattr("service.batcher.RESTART_DELAY_S", 0.01)
+    gate = Gate()
+
+    async def main():
+        async with running(gate, num_workers=3) as batcher:
+            under_way = submit(batcher, "a", [1])
+            assert await asyncio.to_thread(gate.entered.wait, PATIENCE_S)
+            drop_abandoned = batcher._drop_abandoned
+            monkeypatch.setattr(batcher, "_drop_abandoned", lambda: 1 / 0)
+            dead = submit(batcher, "b", [2])
+            for task in (under_way, dead):
+                with pytest.raises(NotReady, match="the worker has stopped"):
+                    await task
+            monkeypatch.setattr(batcher, "_drop_abandoned", drop_abandoned)
+            gate.opened.set()
+            while not batcher.is_alive:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert batcher.busy_s == 0
+            return await submit(batcher, "a", [3])
+
+    assert asyncio.run(main()) == [("a", 3)]
 
 
 def test_an_oversize_request_is_split_in_order_and_leaves_room_to_the_next_one():
@@ -313,10 +372,10 @@ def test_a_wrong_number_of_results_is_an_error_and_not_a_mix_up(change):
 
 
 def test_a_key_without_a_capacity_fails_its_own_request_and_the_worker_goes_on():
-    capacities = {"a": 2}
+    capacities = {"a": 1}
 
     async def main():
-        batcher = Batcher(Recorder(), capacities.__getitem__, max_rows=10)
+        batcher = Batcher(Recorder(), lambda key, num_rows: capacities[key], max_rows=10)
         await batcher.start()
         with pytest.raises(KeyError):
             await submit(batcher, "b", [1])
@@ -331,7 +390,7 @@ def test_stop_fails_what_is_queued_and_what_is_under_way_with_not_ready():
     gate = Gate()
 
     async def main():
-        batcher = Batcher(gate, lambda key: CAPACITY, max_rows=10)
+        batcher = Batcher(gate, lambda key, num_rows: min(num_rows, CAPACITY), max_rows=10)
         await batcher.start()
         under_way = submit(batcher, "a", [1])
         assert await asyncio.to_thread(gate.entered.wait, PATIENCE_S)
@@ -349,7 +408,7 @@ def test_stop_fails_what_is_queued_and_what_is_under_way_with_not_ready():
 
 def test_is_alive_tells_whether_rows_are_taken():
     async def main():
-        batcher = Batcher(Recorder(), lambda key: CAPACITY, max_rows=10)
+        batcher = Batcher(Recorder(), lambda key, num_rows: min(num_rows, CAPACITY), max_rows=10)
         states = [batcher.is_alive]
         with pytest.raises(NotReady):
             await submit(batcher, "a", [1])
@@ -403,7 +462,9 @@ def test_an_observer_is_told_of_every_batch_even_of_one_that_failed():
     gate = Gate(run)
 
     async def main():
-        batcher = Batcher(gate, lambda key: 4, max_rows=100, observe=told.append)
+        batcher = Batcher(
+            gate, lambda key, num_rows: min(num_rows, 4), max_rows=100, observe=told.append
+        )
         await batcher.start()
         first = submit(batcher, "held", [0])
         assert await asyncio.to_thread(gate.entered.wait, PATIENCE_S)
@@ -430,7 +491,12 @@ def test_an_observer_is_told_of_every_batch_even_of_one_that_failed():
 
 def test_an_observer_that_fails_costs_no_request_its_answer(caplog):
     async def main():
-        batcher = Batcher(Recorder(), lambda key: 4, max_rows=9, observe=lambda batch: 1 / 0)
+        batcher = Batcher(
+            Recorder(),
+            lambda key, num_rows: min(num_rows, 4),
+            max_rows=9,
+            observe=lambda batch: 1 / 0,
+        )
         await batcher.start()
         answers = [await submit(batcher, "a", [row]) for row in (1, 2)]
         assert batcher.num_restarts == 0

@@ -1,4 +1,5 @@
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import jax
@@ -275,12 +276,60 @@ def test_a_row_longer_than_every_bucket_is_too_large(engine):
         engine.run("average", [{"values": np.zeros(17, np.float32), "shift": 0.0}])
 
 
-def test_a_slot_takes_as_many_rows_as_the_largest_batch_of_its_length(engine):
+def test_a_slot_takes_no_more_rows_than_the_largest_batch_of_its_length(engine):
     slots = [Slot(engine, "average", bucket) for bucket in (4, 8, 16)]
-    assert [slot.capacity() for slot in slots] == [4, 4, 2]
+    assert [slot.fit(100) for slot in slots] == [4, 4, 2]
     for slot in slots:
-        rows = draw_rows(np.random.default_rng(4), slot.capacity(), longest=slot.bucket)
+        rows = draw_rows(np.random.default_rng(4), slot.fit(100), longest=slot.bucket)
         assert len(slot.run(rows)) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("call_cost_rows", "taken"),
+    [
+        # As good as nothing: no row of padding is worth it, the larger batch is by a little.
+        (0.01, [1, 1, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 16, 16]),
+        # As long as a row: padding is worth it where it is a small part.
+        (1.0, [1, 1, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 14, 15, 16, 16]),
+        # As long as many: everything that waits goes at once.
+        (64.0, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 16]),
+    ],
+)
+def test_padding_is_taken_for_what_a_call_costs_by_itself(call_cost_rows, taken):
+    program = replace(make_engine().programs["average"], grid=((1, 4), (4, 4), (16, 4)))
+    bundle = Bundle(tiny.cards()[0], Averager())
+    engine = Engine(bundle, [program], call_cost_rows=call_cost_rows)
+    assert [engine.fit("average", 4, num_rows) for num_rows in range(1, 18)] == taken
+
+
+def test_threads_that_run_one_engine_at_once_each_get_their_own_results(engine):
+    def averages(value):
+        row = {"values": np.full(3, value, np.float32), "shift": 0.0}
+        return [float(engine.run("average", [row] * 2)[1]["mean"]) for _ in range(50)]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(averages, (1, 2, 3, 4)))
+    assert found == [[2.0 * value] * 50 for value in (1, 2, 3, 4)]
+
+
+def test_shapes_compiled_side_by_side_are_those_compiled_in_turn():
+    engine, told = make_engine(), []
+    engine.warm_up(told.append, 3)
+    assert sorted(told) == sorted(f"average {batch}x{length}" for batch, length in GRID)
+    row = {"values": np.ones(3, np.float32), "shift": 0.5}
+    assert [float(result["mean"]) for result in engine.run("average", [row] * 4)] == [2.5] * 4
+
+
+def test_what_stops_one_shape_stops_those_beside_it():
+    def progress(shape):
+        if len(told) == 2:
+            raise InterruptedError(shape)
+        told.append(shape)
+
+    told: list[str] = []
+    with pytest.raises(InterruptedError):
+        make_engine().warm_up(progress, 2)
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize(

@@ -186,13 +186,14 @@ def test_metrics_tell_of_requests_batches_tokens_and_faults():
     assert after["triwire_requests_in_progress",] == 1
     assert after["triwire_tokens_total", "input", "decode"] == 36
     assert after["triwire_tokens_total", "output", "decode"] == 36
-    assert after["triwire_batch_rows_count", *slot] == 3
+    # Two rows are cheaper in turn than with two rows of padding.
+    assert after["triwire_batch_rows_count", *slot] == 4
     assert after["triwire_batch_rows_sum", *slot] == 6
-    # Batches of 1, 8 and 8 rows of 12 places each.
+    # Batches of 1, 1, 1 and 4 rows of 12 places each.
     assert after["triwire_batch_tokens_total", "real", *slot] == 6 * 12
-    assert after["triwire_batch_tokens_total", "padding", *slot] == (17 - 6) * 12
-    assert after["triwire_compute_seconds_count", *slot] == 3
-    assert after["triwire_queue_seconds_count", *slot] == 4
+    assert after["triwire_batch_tokens_total", "padding", *slot] == (7 - 6) * 12
+    assert after["triwire_compute_seconds_count", *slot] == 4
+    assert after["triwire_queue_seconds_count", *slot] == 5
     assert after["triwire_non_finite_outputs_total", *slot] == 3
     assert after["triwire_failed_batches_total", *slot] == 1
     assert after["triwire_queue_rows",] == 0

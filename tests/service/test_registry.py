@@ -5,6 +5,7 @@ import os
 import shutil
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from models.wirings import WIRINGS
 from service import tasks
 from service.engine import Engine, Grid, Program, Ragged
 from service.errors import InvalidInput, ModelNotFound, NotReady
-from service.registry import LoadedModel, Registry
+from service.registry import LoadedModel, Registry, shaped
 from tests.service import tiny
 
 
@@ -409,3 +410,23 @@ def test_an_unknown_model_is_not_found_and_its_name_not_echoed_whole():
 def test_a_task_that_no_model_can_do_is_not_found():
     with pytest.raises(ModelNotFound, match="of wiring perceiver"):
         holding(small="encoder").choose(None, "perceiver")
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_on_demand", "batches"),
+    [("cpu", False, {1, 2}), ("gpu", False, {1, 8, 64}), ("gpu", True, {1, 2})],
+)
+def test_on_an_accelerator_programs_get_large_batches_unless_they_are_rare(
+    platform, is_on_demand, batches
+):
+    program = Program(
+        name="read",
+        function=dict,
+        ragged=Ragged(name="tokens", dtype=np.int32),
+        grid=((1, 16), (2, 16)),
+        is_on_demand=is_on_demand,
+    )
+    on = SimpleNamespace(platform=platform)
+    assert {batch for batch, _ in shaped(program, on, {}).grid} == batches
+    chosen = shaped(program, on, {"read": Grid(batch_sizes=(3,))})
+    assert {batch for batch, _ in chosen.grid} == {1, 3}

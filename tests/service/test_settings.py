@@ -22,6 +22,7 @@ OTHER: dict[str, Any] = {
     "device": "cpu",
     "dtype": "bfloat16",
     "grids": {"decode": GridSetting(batch_sizes=(4, 16), max_tokens=512)},
+    "calls_at_once": 3,
     "compilation_cache": "/kept",
     "api_keys": ("one-key", "another"),
     "api_keys_file": Path("/keys"),
@@ -74,6 +75,7 @@ def served(monkeypatch, checkpoints):
     monkeypatch.setattr(__main__, "Server", Quiet)
     monkeypatch.setattr(compilation, "cache_directory", lambda where: None)
     monkeypatch.setattr(device, "reserve", find_device)
+    monkeypatch.setattr(device, "run_calls_side_by_side", lambda: True)
     monkeypatch.setattr(allocator, "keep_memory", lambda: True)
     monkeypatch.setattr(logs, "set_up", lambda *_: None)
     monkeypatch.setattr(tracing, "exporting", lambda: None)

@@ -135,7 +135,7 @@ def test_requests_of_different_widths_and_limits_share_a_batch_and_get_their_own
 ):
     asked = [
         {"inputs": WORDS[index], "num_beams": 2 + index, "max_new_tokens": 3 + index}
-        for index in range(5)
+        for index in range(4)
     ]
     alone = [pairs.ask(**body) for body in asked]
     batches, entered, opened = [], threading.Event(), threading.Event()

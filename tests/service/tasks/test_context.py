@@ -22,7 +22,7 @@ from tests.service.fakes import fake_model
 
 @pytest.fixture
 def context():
-    batcher = Batcher(lambda key, rows: rows, lambda key: 1, max_rows=1)
+    batcher = Batcher(lambda key, rows: rows, lambda key, num_rows: 1, max_rows=1)
     return Context(Registry({}), batcher, Settings(max_inputs=3, max_text_len=5))
 
 
@@ -104,7 +104,7 @@ def test_an_unknown_symbol_is_named_with_its_place_in_the_whole():
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_every_task_refuses_a_symbol_that_its_model_has_no_token_for(task, wiring, request_, where):
-    batcher = Batcher(lambda key, rows: rows, lambda key: 1, max_rows=1)
+    batcher = Batcher(lambda key, rows: rows, lambda key, num_rows: 1, max_rows=1)
     context = Context(Registry({}), batcher, Settings())
     context.registry._models["tiny"] = without_unknown(wiring)
     context.registry.is_loaded = True

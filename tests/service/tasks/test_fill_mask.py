@@ -428,19 +428,19 @@ def test_evidence_changes_nothing_else_whatever_else_is_asked_for(ask):
     [("ab_de", 3), ("_", 1), ("_a", 2), ("a_c_", 4), ("a" * WINDOW + "_" + "a" * WINDOW, 3)],
     ids=["both sides", "alone", "first", "two masks", "long"],
 )
-def test_evidence_is_read_in_the_batch_of_the_main_pass(client, ask, monkeypatch, text, num_passes):
-    """Each crop once, and in the one batch of that text; only filling reads again."""
-    engine = client.app.state.context.registry.find("masked-lm").engine
-    batches = []
+def test_evidence_is_asked_for_with_the_main_pass(client, ask, monkeypatch, text, num_passes):
+    """Each crop once, and together with that text; only filling reads again."""
+    batcher = client.app.state.context.batcher
+    submitted = []
 
-    def run(name, batch):
-        batches.append([len(row["tokens"]) for row in batch])
-        return type(engine).run(engine, name, batch)
+    async def submit(groups, ticket):
+        submitted.append(len(groups))
+        return await type(batcher).submit(batcher, groups, ticket)
 
-    monkeypatch.setattr(engine, "run", run)
+    monkeypatch.setattr(batcher, "submit", submit)
     ask(PATH, inputs=text, mask_token="_", evidence=True)
-    assert len(batches[0]) == num_passes
-    assert len(batches) == text.count("_")
+    assert submitted[0] == num_passes
+    assert len(submitted) == text.count("_")
 
 
 def test_more_passes_than_the_queue_ever_holds_are_refused_by_name(client):
