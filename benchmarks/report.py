@@ -1,5 +1,6 @@
 """What measurements have in common: the machine they ran on, medians with spread, JSON, tables."""
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -49,12 +50,21 @@ def _written(cell: Any) -> str:
     return f"{cell:.3g}" if isinstance(cell, float) and abs(cell) < 1000 else str(cell)
 
 
+def arguments(docstring: str | None) -> argparse.ArgumentParser:
+    """What every measurement takes: where the JSON goes, and whether it is only tried out."""
+    parser = argparse.ArgumentParser(description=(docstring or "").partition("\n")[0])
+    parser.add_argument("-o", "--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--quick", action="store_true", help="little of everything, to try it out")
+    return parser
+
+
 def write(out: Path | None, results: Mapping[str, Any], told: str) -> None:
-    """The table to standard output, everything as JSON to ``out``."""
+    """The table to standard output, everything as JSON, the table too, to ``out``."""
     sys.stdout.write(told + "\n")
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        whole = json.dumps({**results, "table": told}, indent=2)
+        out.write_text(whole + "\n", encoding="utf-8")
 
 
 def compare(

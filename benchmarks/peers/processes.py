@@ -1,6 +1,6 @@
 """Contestants: processes that compute when they are called, one at a time.
 
-Each is a module that gives its functions to ``worker.answer_calls``, run by the interpreter of its
+Each is a module that gives its class to ``worker.answer_calls``, run by the interpreter of its
 own environment. While one computes the others wait for a line on their standard input, so calls of
 several can be interleaved without disturbing each other. Times are taken inside.
 """
@@ -31,8 +31,7 @@ class CallError(RuntimeError):
 class Contestant:
     """How to start a process: a module, the peer whose environment runs it, what it has there.
 
-    Without a peer it is ours, in this environment. ``setting`` is told by the first call,
-    ``set_up``, which every contestant has, and gives what it says of itself.
+    Without a peer it is ours, in this environment. ``setting`` is what its class is made with.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Process:
         )
 
     def call(self, name: str, **arguments: Any) -> Any:
-        """What a function of the contestant gives.
+        """What a method of the contestant gives.
 
         Raises:
             CallError: if it raised, or if the process has ended.
@@ -103,7 +102,9 @@ def running(contestants: Sequence[Contestant]) -> Iterator[dict[str, Process]]:
         for contestant in contestants:
             processes[contestant.name] = process = Process(contestant)
             stack.callback(process.close)
+            began = time.monotonic()
             process.call("set_up", **contestant.setting)
+            _tell(f"{contestant.name} is set up in {time.monotonic() - began:.1f} s")
         yield processes
 
 
@@ -116,9 +117,16 @@ def take_turns(
     """
     names = list(turns)
     taken: dict[str, list[list[float]]] = {name: [] for name in names}
+    began = time.monotonic()
     for index in range(num_rounds):
         first = index % len(names)
         for name in names[first:] + names[:first]:
             time.sleep(pause_s)
             taken[name].append(turns[name]())
+    _tell(f"{num_rounds} rounds of {', '.join(names)} in {time.monotonic() - began:.1f} s")
     return taken
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"benchmarks: {line}\n")
+    sys.stderr.flush()

@@ -33,7 +33,7 @@ def test_a_contestant_that_ends_is_told_with_its_status():
                 processes["echo"].call("leave")
 
 
-def test_the_peak_of_memory_is_that_since_it_was_forgotten(echo):
+def test_the_memory_of_a_call_is_what_it_holds_beyond_what_was_there(echo):
     echo.call("grow", num_mib=60)
     assert 18 < echo.call("grow", num_mib=20) < 25
 

@@ -1,0 +1,1 @@
+"""Our side of the comparisons: processes that compute as the service does."""
