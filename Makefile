@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: install format check test test-slow browser serve lock lock-peers audit sbom
+.PHONY: install format check test test-slow browser serve bench lock lock-peers audit sbom
 
 install: $(VENV)/.dev
 
@@ -32,6 +32,10 @@ browser:
 
 serve: $(VENV)/.serve
 	$(BIN)/python -m service $(ARGS)
+
+# Everything beside its peers, for docs/benchmarks.md: an hour of a machine that does nothing else.
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # What is locked, against the databases of known faults; and the bill of materials of each variant
 # of the image, in CycloneDX.

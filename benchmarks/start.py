@@ -7,7 +7,6 @@ free port of 127.0.0.1, with the bundles of ``--checkpoints``. Seconds on the cl
 run from the start of the process to the first 200 of /readyz.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -104,13 +103,13 @@ def measure(checkpoints: Path, models: str, num_starts: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures and tells."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = report.arguments(__doc__)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
     parser.add_argument("--models", default="", help="those to serve, as the service takes them")
     parser.add_argument("--starts", type=int, default=5, help="warm ones (default: 5)")
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
     options = parser.parse_args()
-    results = measure(options.checkpoints, options.models, options.starts)
+    num_starts = 1 if options.quick else options.starts
+    results = measure(options.checkpoints, options.models, num_starts)
     rows = []
     for kind in ("cold", "warm"):
         starts = [start for start in results["starts"] if start["kind"] == kind]
