@@ -7,6 +7,7 @@ of its own. One heap that is kept costs neither.
 
 import ctypes
 import os
+from typing import Any
 
 # Parameters of mallopt(3) in glibc, with what they are set to.
 OPTIONS = {
@@ -27,11 +28,27 @@ def keep_memory() -> bool:
     """
     if any(name.startswith(PREFIXES) for name in os.environ):
         return False
+    library = _glibc()
+    if library is None:
+        return False
+    results = [library.mallopt(name, value) for name, value in OPTIONS.items()]
+    return all(result == 1 for result in results)
+
+
+def give_back() -> bool:
+    """Gives the system what is free now, and says whether there was anything to give.
+
+    A compiler leaves more behind than any call will ever need.
+    """
+    library = _glibc()
+    return library is not None and library.malloc_trim(0) == 1
+
+
+def _glibc() -> Any | None:
+    """The C library of this process, if it is glibc."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018
-        set_option = library.mallopt
     except (OSError, AttributeError, TypeError):
-        return False
-    results = [set_option(name, value) for name, value in OPTIONS.items()]
-    return all(result == 1 for result in results)
+        return None
+    return library

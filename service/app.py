@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.errors import ServerErrorMiddleware
 
+from models import allocator
 from service import answers, device, tracing
 from service.batcher import Batcher
 from service.compilation import CompilationCounter
@@ -91,6 +92,7 @@ def create_app(
     )
 
     async def warm_up() -> None:
+        allocator.give_back()
         await rehearse(app, sorted(registry.models))
         lifecycle.is_warm = compilations.is_ready = True
 

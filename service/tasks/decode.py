@@ -175,7 +175,14 @@ def programs(card: ModelCard) -> Sequence[Program]:
             trial=trial,
             is_on_demand=True,
         ),
-        Program(name="attend", function=attend, ragged=ragged, arrays=target_arrays, grid=few),
+        Program(
+            name="attend",
+            function=attend,
+            ragged=ragged,
+            arrays=target_arrays,
+            grid=few,
+            is_on_demand=True,
+        ),
         Program(
             name="begin",
             function=begin,

@@ -154,7 +154,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
             grid=grid,
             is_on_demand=True,
         ),
-        Program(name=OF_VECTORS, function=of_vectors, ragged=vectors, grid=grid),
+        Program(name=OF_VECTORS, function=of_vectors, ragged=vectors, grid=grid, is_on_demand=True),
         Program(name=READING, function=reading, ragged=tokens, grid=grid, is_on_demand=True),
     )
 

@@ -58,7 +58,40 @@ def test_without_the_library_nothing_happens(monkeypatch):
     for library in (OSError, lambda _: object()):
         monkeypatch.setattr(allocator.ctypes, "CDLL", refuse if library is OSError else library)
         assert not allocator.keep_memory()
+        assert not allocator.give_back()
 
 
 def refuse(_):
     raise OSError("no such library")
+
+
+FREED = """
+from pathlib import Path
+
+from models.allocator import give_back, keep_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+
+keep_memory()
+# Small ones, with one at the end that keeps the heap from shrinking by itself.
+blocks = [bytearray(10_000) for _ in range(20_000)]
+last = bytearray(10_000)
+full = resident()
+del blocks
+freed = resident()
+print(give_back(), full - freed, freed - resident())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="no glibc")
+def test_what_is_free_is_given_back_when_it_is_asked_for():
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC", "LD_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", FREED], env=clean, capture_output=True, text=True, check=True
+    )
+    has_given, kept, given = done.stdout.split()
+    assert has_given == "True"
+    # Of 200 MB, in pages of 4 KiB.
+    assert int(kept) < 5_000
+    assert int(given) > 40_000
