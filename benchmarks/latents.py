@@ -9,7 +9,7 @@ keeps no N x N weights. Ours keeps them, so it stops at 8,192. All take turns; e
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -134,26 +134,31 @@ def exponents(work: Sequence[Mapping[str, Any]], name: str) -> dict[str, float |
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Milliseconds, MiB and ratios by length, then the exponents."""
-    rows = []
+    """Milliseconds by length, then how many times as fast ours is, memory and the exponents."""
+    times, others = [], []
     for at in results["work"]:
-        row = [at["length"]]
-        row += [report.spread(t) if (t := at["contestants"].get(n)) else "" for n in EVERYONE]
-        row += [at["memory_mib"].get(name, "") for name in EVERYONE]
-        row += [
-            against["median"] if (against := at["speed_against"].get(name)) else ""
-            for name in EVERYONE[1:]
-        ]
-        rows.append(row)
-    header = ["N", *(f"{name} (ms)" for name in EVERYONE)]
+        found, speed, memory = at["contestants"], at["speed_against"], at["memory_mib"]
+        times.append([at["length"], *(_cell(found, name, report.spread) for name in EVERYONE)])
+        ratios = [_cell(speed, name, lambda one: one["median"]) for name in EVERYONE[1:]]
+        held = [_cell(memory, name, float) for name in EVERYONE]
+        others.append([at["length"], *ratios, *held])
+    header = [f"faster than {name}" for name in EVERYONE[1:]]
     header += [f"{name} (MiB)" for name in EVERYONE]
-    header += [f"ours over {name}" for name in EVERYONE[1:]]
     grown = [
-        [name, *(value if value is not None else "" for value in found.values())]
+        [name, *("" if value is None else value for value in found.values())]
         for name, found in results["exponents"].items()
     ]
-    growth = report.table(["time grows as N to the", "all N", f"N >= {LONG}"], grown)
-    return report.table(header, rows) + "\n\n" + growth
+    tables = (
+        report.table(["N", *(f"{name} (ms)" for name in EVERYONE)], times),
+        report.table(["N", *header], others),
+        report.table(["time grows as N to the", "all N", f"N >= {LONG}"], grown),
+    )
+    return "\n\n".join(tables)
+
+
+def _cell(found: Mapping[str, Any], name: str, written: Callable[[Any], Any]) -> Any:
+    """What was found of somebody; empty where that was too long for them."""
+    return written(found[name]) if name in found else ""
 
 
 def main() -> None:

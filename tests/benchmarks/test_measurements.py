@@ -147,7 +147,7 @@ def test_latents_are_measured_where_everybody_can(perceiver_arrays, monkeypatch)
     assert short["speed_against"][latents.FULL]["median"] == 1.0
     assert long["memory_mib"][latents.OURS] == 16384
     assert results["exponents"][latents.FULL] == {"all": None, "long": None}
-    assert len(latents.table(results).splitlines()) == 4 + 1 + 6
+    assert len(latents.table(results).splitlines()) == 4 + 1 + 4 + 1 + 6
 
 
 def test_latents_that_are_off_end_the_measurement(perceiver_arrays):
