@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# How many processes run tests side by side: one a core, at most 4; 0 runs them in pytest itself.
+WORKERS ?= logical
 
 .PHONY: install format check test test-slow browser serve bench lock lock-peers audit sbom
 
@@ -19,7 +21,7 @@ check: $(VENV)/.dev
 	$(BIN)/pyright
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -8,12 +8,15 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["MPLBACKEND"] = "agg"
-# Tests compile much and run little: unoptimised code is there in 60 % of the time.
+# Tests compile much and run little: unoptimised code of the older emitters, each program in one
+# piece, is there in a third of the time.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
         "--xla_backend_optimization_level=0",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
     ]
 ).strip()
 
@@ -45,6 +48,18 @@ CORPUS_CHARACTERS = 120_000
 def compile_once(tmp_path_factory):
     """Programs that several tests compile are kept for the session, and for no other."""
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+
+
+@pytest.fixture(scope="session")
+def shared_executables(tmp_path_factory):
+    """Where services of this session keep executables, so that only the first of them compiles.
+
+    Workers that run tests side by side share it: what one has compiled, the others load.
+    """
+    root = tmp_path_factory.getbasetemp()
+    directory = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "kept"
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -6,16 +6,11 @@ Where there is no Chromium with its driver, these tests are skipped and say so.
 import contextlib
 import os
 import shutil
-import socket
-import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-READY_S = 900.0
 # For what a page shows after an answer, on a machine that others use as well.
 PATIENCE_S = 60.0
 PICTURES = Path(os.environ.get("TRIWIRE_SCREENSHOTS", "runs/screenshots"))
@@ -30,44 +25,6 @@ ARGUMENTS = (
 )
 
 
-@contextlib.contextmanager
-def serving(**settings):
-    """The address of a server with these settings, once it is ready."""
-    import uvicorn
-
-    from service.app import create_app
-    from service.settings import Settings
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    app = create_app(Settings(protected=(), **settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, ws="none"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + READY_S
-        while not is_ready(address):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        yield address
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-def is_ready(address):
-    try:
-        with urllib.request.urlopen(f"{address}/readyz") as answer:
-            return answer.status == 200
-    except urllib.error.HTTPError as error:
-        error.close()
-    except OSError:
-        pass
-    return False
-
-
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
     from tests.service import tiny
@@ -78,14 +35,32 @@ def checkpoints(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def address(checkpoints):
-    with serving(checkpoints=checkpoints) as address:
+def serving(checkpoints, shared_executables):
+    """Gives the address of a server with these settings, once it is ready."""
+    from service.app import create_app
+    from service.settings import Settings
+    from tests.service.fakes import listening
+
+    @contextlib.contextmanager
+    def serving(**settings):
+        app = create_app(
+            Settings(checkpoints=checkpoints, protected=(), **settings), kept=shared_executables
+        )
+        with listening(app) as client:
+            yield str(client.base_url).rstrip("/")
+
+    return serving
+
+
+@pytest.fixture(scope="session")
+def address(serving):
+    with serving() as address:
         yield address
 
 
 @pytest.fixture(scope="session")
-def address_with_key(checkpoints):
-    with serving(checkpoints=checkpoints, api_keys="sesame", models="reversal") as address:
+def address_with_key(serving):
+    with serving(api_keys="sesame", models="reversal") as address:
         yield address
 
 

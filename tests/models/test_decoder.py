@@ -1,42 +1,6 @@
 import numpy as np
-import pytest
-from flax import nnx
 
-from models.blocks import TransformerConfig
-from models.decoder import CausalLanguageModel
-from training.step import jitted
-
-# Sums of a few dozen float32 products, taken in another order.
-TOLERANCE = 1e-5
-SIZE, WIDER = 6, 12
-LENGTHS = np.array([6, 1, 4], np.int32)
-CONFIG = TransformerConfig(vocab_size=7, embed_dim=16, num_heads=2, num_layers=2, max_seq_len=WIDER)
-
-
-@pytest.fixture(scope="module")
-def model():
-    """A model whose answers differ by position, because its embeddings are large."""
-    model = CausalLanguageModel(CONFIG, rngs=nnx.Rngs(0))
-    for table, factor in ((model.token_embedding, 10.0), (model.position_embedding, 50.0)):
-        table.embedding[...] = table.embedding[...] * factor
-    return model
-
-
-@pytest.fixture(scope="module")
-def forward(model):
-    return jitted(model, CausalLanguageModel.__call__)
-
-
-@pytest.fixture(scope="module")
-def prompts():
-    """Prompts behind <bos>, with garbage behind each row's length."""
-    tokens = np.random.default_rng(0).integers(0, 8, (len(LENGTHS), WIDER), dtype=np.int32)
-    tokens[:, 0] = CONFIG.special_id
-    return tokens
-
-
-def assert_same(expected, got):
-    np.testing.assert_allclose(expected, got, atol=TOLERANCE)
+from tests.models.small_decoder import CONFIG, LENGTHS, SIZE, TOLERANCE, WIDER, assert_same
 
 
 def test_padding_does_not_change_an_answer(forward, prompts):

@@ -4,11 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from models import generation
-from models.blocks import TransformerConfig
-from models.decoder import CausalLanguageModel
 from models.generation import (
     Generated,
     Sampling,
@@ -19,47 +16,21 @@ from models.generation import (
     start,
     unpack,
 )
+from tests.models.small_decoder import CONFIG, LENGTHS, SIZE, TOLERANCE, WIDER, assert_same
 from training.step import jitted
 
-# Sums of a few dozen float32 products, taken in another order.
-TOLERANCE = 1e-5
 # Standard deviations that a frequency of independent draws may be off; one in 10^6 is.
 BOUND = 5
 NUM_DRAWS = 20_000
-SIZE, WIDER = 6, 12
 # A part that the window is a multiple of.
 PART = 3
-LENGTHS = np.array([6, 1, 4], np.int32)
-CONFIG = TransformerConfig(vocab_size=7, embed_dim=16, num_heads=2, num_layers=2, max_seq_len=WIDER)
 
 compiled_sample = jax.jit(sample)
 
 
 @pytest.fixture(scope="module")
-def model():
-    """A model whose answers differ by position, because its embeddings are large."""
-    model = CausalLanguageModel(CONFIG, rngs=nnx.Rngs(0))
-    for table, factor in ((model.token_embedding, 10.0), (model.position_embedding, 50.0)):
-        table.embedding[...] = table.embedding[...] * factor
-    return model
-
-
-@pytest.fixture(scope="module")
-def forward(model):
-    return jitted(model, CausalLanguageModel.__call__)
-
-
-@pytest.fixture(scope="module")
-def generate(model):
-    return jitted(model, generation.generate)
-
-
-@pytest.fixture(scope="module")
-def prompts():
-    """Prompts behind <bos>, with garbage behind each row's length."""
-    tokens = np.random.default_rng(0).integers(0, 8, (len(LENGTHS), WIDER), dtype=np.int32)
-    tokens[:, 0] = CONFIG.special_id
-    return tokens
+def generate(small_decoder):
+    return jitted(small_decoder, generation.generate)
 
 
 def sampling(temperature, top_p=1.0, seeds=(1, 2, 3)):
@@ -72,10 +43,6 @@ def sampling(temperature, top_p=1.0, seeds=(1, 2, 3)):
 
 
 GREEDY, WARM = sampling(0.0), sampling(1.0)
-
-
-def assert_same(expected, got):
-    np.testing.assert_allclose(expected, got, atol=TOLERANCE)
 
 
 def continuations(generated, limits, lengths=LENGTHS):
@@ -169,13 +136,13 @@ def test_another_seed_draws_another_text(generate, prompts):
 
 @pytest.mark.parametrize("how", [GREEDY, WARM], ids=["greedy", "drawn"])
 def test_generation_in_parts_is_generation_in_one_go_even_where_rows_change_company(
-    model, generate, prompts, how
+    small_decoder, generate, prompts, how
 ):
     limits = np.full(len(LENGTHS), WIDER, np.int32)
     expected = continuations(generate(prompts, LENGTHS, limits, how), limits)
-    begin = jitted(model, lambda *arrays: pack(start(*arrays)))
+    begin = jitted(small_decoder, lambda *arrays: pack(start(*arrays)))
 
-    @functools.partial(jitted, model)
+    @functools.partial(jitted, small_decoder)
     def go_on(model, packed, how):
         state, generated = advance(model, unpack(model, packed), how, PART)
         return pack(state), generated
@@ -193,8 +160,8 @@ def test_generation_in_parts_is_generation_in_one_go_even_where_rows_change_comp
     assert_same_continuations(expected, continuations(got, limits))
 
 
-def test_a_packed_state_has_the_shapes_that_are_told_without_a_model(model, prompts):
-    packed = jitted(model, lambda *arrays: pack(start(*arrays)))(prompts[:1], LENGTHS[:1])
+def test_a_packed_state_has_the_shapes_that_are_told_without_a_model(small_decoder, prompts):
+    packed = jitted(small_decoder, lambda *arrays: pack(start(*arrays)))(prompts[:1], LENGTHS[:1])
     told = packed_shapes(CONFIG)
     assert {name: (array.shape, array.dtype) for name, array in packed.items()} == {
         name: (shape.shape, shape.dtype) for name, shape in told.items()

@@ -6,6 +6,7 @@
 import functools
 import operator
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import orjson
@@ -35,13 +36,13 @@ def service_settings(checkpoints):
 
 
 @pytest.fixture(scope="session")
-def client(service_settings):
+def client(service_settings, shared_executables):
     """A client of the running application, once it is ready."""
     from starlette.testclient import TestClient
 
     from service.app import create_app
 
-    with TestClient(create_app(service_settings)) as client:
+    with TestClient(create_app(service_settings, kept=shared_executables)) as client:
         deadline = time.monotonic() + START_S
         while client.get("/readyz").status_code != 200:
             assert time.monotonic() < deadline
@@ -51,12 +52,12 @@ def client(service_settings):
 
 
 @pytest.fixture(scope="session")
-def live_service(service_settings):
+def live_service(service_settings, shared_executables):
     """Such an application behind a real socket, for clients that are not ours."""
     from service.app import create_app
     from tests.service import fakes
 
-    app = create_app(service_settings)
+    app = create_app(service_settings, kept=shared_executables)
     with fakes.listening(app) as client:
         yield fakes.Listening(app, client)
 
@@ -65,6 +66,23 @@ def live_service(service_settings):
 def live(live_service):
     """A client of it, whose ``base_url`` is the address."""
     return live_service.client
+
+
+@pytest.fixture
+def gate():
+    """What holds the rows of a reversal model until it is opened, at the latest in the end."""
+    from tests.service.fakes import Gate, reverse
+
+    gate = Gate(lambda key, rows: reverse(rows))
+    yield gate
+    gate.opened.set()
+
+
+@pytest.fixture
+def threads():
+    """For requests that wait while the test goes on."""
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +130,7 @@ def call(checkpoints):
 
 
 @pytest.fixture(scope="session")
-def pairs(tmp_path_factory):
+def pairs(tmp_path_factory, shared_executables):
     """A service, behind a real socket, that serves the model of pairs and no other."""
     from models.checkpoint import save_model
     from service.app import create_app
@@ -122,7 +140,7 @@ def pairs(tmp_path_factory):
     root = tmp_path_factory.mktemp("pairs")
     model = tiny.model(tiny.pairs(), tiny.PAIRS_SEED)
     save_model(root, tiny.pairs(), model)
-    app = create_app(Settings(checkpoints=root))
+    app = create_app(Settings(checkpoints=root), kept=shared_executables)
     with fakes.listening(app) as client:
         yield fakes.Service(app, client, model)
 

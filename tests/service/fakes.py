@@ -85,6 +85,11 @@ def reverse(rows: Sequence[Row]) -> list[Any]:
     ]
 
 
+def blocked_by(gate: Gate) -> Callable[[Sequence[Row]], Any]:
+    """Such a model whose rows wait at the gate."""
+    return lambda rows: gate("reversal", rows)
+
+
 def fake_model(card: ModelCard, answer: Callable[[Sequence[Row]], Any] = reverse) -> LoadedModel:
     """A loaded model of that card, made of ``answer``."""
     engine = FakeEngine(Bundle(card, tiny.model(card)), PROGRAMS[card.wiring](card), answer)

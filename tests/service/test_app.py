@@ -1,7 +1,5 @@
 import asyncio
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
@@ -11,7 +9,15 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.errors import NonFiniteOutput
 from service.settings import Settings
-from tests.service.fakes import PATIENCE_S, Gate, exchange, fake_app, reverse, serving
+from tests.service.fakes import (
+    PATIENCE_S,
+    blocked_by,
+    exchange,
+    fake_app,
+    reverse,
+    serving,
+    wait_until,
+)
 
 SOURCE = "abcdefghijkl"
 
@@ -30,30 +36,6 @@ def require_error(answer, status, code):
     assert "total;dur=" in answer.headers["server-timing"]
     assert ("retry-after" in answer.headers) == (status in (429, 503))
     return error
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-@pytest.fixture
-def gate():
-    gate = Gate(lambda key, rows: reverse(rows))
-    yield gate
-    gate.opened.set()
-
-
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(8) as executor:
-        yield executor
-
-
-def blocked_by(gate):
-    return lambda rows: gate("reversal", rows)
 
 
 def test_while_models_load_the_process_lives_and_serves_nothing():

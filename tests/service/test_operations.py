@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.errors import NonFiniteOutput
 from service.lifecycle import Phase
 from service.server import Server
-from tests.service.fakes import PATIENCE_S, Gate, fake_app, reverse, serving
+from tests.service.fakes import PATIENCE_S, blocked_by, fake_app, reverse, serving
 
 SOURCE = "abcdefghijkl"
 KEY = {"Authorization": "Bearer the-key"}
@@ -20,23 +19,6 @@ KEY = {"Authorization": "Bearer the-key"}
 
 def post(client, headers=None, path="/v1/decode", **body):
     return client.post(path, json={"inputs": SOURCE} | body, headers=headers)
-
-
-@pytest.fixture
-def gate():
-    gate = Gate(lambda key, rows: reverse(rows))
-    yield gate
-    gate.opened.set()
-
-
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(4) as executor:
-        yield executor
-
-
-def blocked_by(gate):
-    return lambda rows: gate("reversal", rows)
 
 
 @pytest.fixture(scope="module")

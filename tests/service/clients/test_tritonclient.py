@@ -246,7 +246,7 @@ def test_the_asynchronous_client_is_answered_too(triton, address, server, texts_
         (lambda s, _: s.unload_model("reversal"), 403, "SIGHUP"),
         (lambda s, _: s.get_log_settings(), 404, "GET '/v2/logging': Not Found"),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: None if callable(value) else str(value)[:30],
 )
 def test_what_goes_wrong_reaches_the_user_as_text(triton, server, texts_of, call, status, message):
     from tritonclient.utils import InferenceServerException

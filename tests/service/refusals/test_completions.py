@@ -1,12 +1,9 @@
 """What /v1/completions refuses, and how it says so."""
 
-import re
-
 import pytest
 
 from tests.service.tiny import WINDOW
 from tests.service.wrong import (
-    GOOD,
     LONG,
     NOT_BOOLEAN,
     NOT_INTEGER,
@@ -76,12 +73,9 @@ WRONG = [
 
 @each(WRONG)
 def test_a_wrong_value_is_told_by_field_what_was_expected_and_what_came(
-    refuse, field, value, message
+    refuse_value, field, value, message
 ):
-    error = refuse(PATH, GOOD[PATH] | {field: value}, 422)
-    assert re.sub(r"\[\d\]", "", error["param"]) == field
-    assert f": {message}" in error["message"]
-    assert ", got " in error["message"]
+    refuse_value(PATH, field, value, message)
 
 
 TEXTS = [

@@ -1,7 +1,5 @@
 """What /v1/decode refuses, and how it says so."""
 
-import re
-
 import pytest
 
 from tests.service.wrong import (
@@ -34,12 +32,9 @@ WRONG = [
 
 @each(WRONG)
 def test_a_wrong_value_is_told_by_field_what_was_expected_and_what_came(
-    refuse, field, value, message
+    refuse_value, field, value, message
 ):
-    error = refuse(PATH, GOOD[PATH] | {field: value}, 422)
-    assert re.sub(r"\[\d\]", "", error["param"]) == field
-    assert f": {message}" in error["message"]
-    assert ", got " in error["message"]
+    refuse_value(PATH, field, value, message)
 
 
 TEXTS = [
