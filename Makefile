@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# How many processes run tests side by side: one a core, at most 4; 0 runs them in pytest itself.
+# How many processes run tests side by side: one a core, at most 4; 0 is none beside pytest's own.
 WORKERS ?= logical
 
 .PHONY: install format check test test-slow browser serve bench lock lock-peers audit sbom
@@ -20,8 +20,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+# A file stays with one process, for its fixtures; files go in order, so that the services of later
+# ones load what an earlier one has compiled.
+SIDE_BY_SIDE := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
