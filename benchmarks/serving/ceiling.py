@@ -1,0 +1,91 @@
+"""The model's own rate: what the service runs for such requests, without HTTP, queue or schema.
+
+Token ids in, the likeliest five out, by the engine of the service in as many threads as it uses, at
+every batch size that it compiles.
+"""
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.worker import answer_calls
+from benchmarks.serving.answers import NUM_CANDIDATES
+from benchmarks.serving.reference import read
+from benchmarks.serving.texts import NUM_CHARACTERS
+from models import allocator
+from models.checkpoint import load_model
+from service.engine import Engine, Row
+from service.tasks import fill_mask
+
+NUM_THREADS = 1
+
+
+class Ceiling:
+    """An engine with the program of fill-mask at the length of the texts."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._rows: list[Row] = []
+
+    def set_up(self, bundle: str, texts: list[str]) -> dict[str, Any]:
+        """Compiles; gives the batch sizes, and the most threads that the service computes in."""
+        allocator.keep_memory()
+        loaded = load_model(Path(bundle))
+        program, *_ = fill_mask.programs(loaded.card)
+        length = program.bucket(NUM_CHARACTERS)
+        sizes = program.batch_sizes(length)
+        program = replace(program, grid=tuple((size, length) for size in sizes))
+        self._engine = Engine(loaded, [program])
+        self._engine.warm_up(lambda _: None)
+        for text in texts:
+            tokens, position = read(loaded.card.vocabulary, text)
+            self._rows.append({"tokens": tokens, "positions": np.array([position], np.int32)})
+        return {"batch_sizes": sizes, "num_threads": NUM_THREADS}
+
+    def rate(self, batch_size: int, num_threads: int, seconds: float) -> float:
+        """Rows a second."""
+        until = time.perf_counter() + seconds
+        counts = [0] * num_threads
+
+        def work(index: int) -> None:
+            while time.perf_counter() < until:
+                self._run(self._rows[:batch_size])
+                counts[index] += batch_size
+
+        began = time.perf_counter()
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts) / (time.perf_counter() - began)
+
+    def pauses(self, pause_s: float, seconds: float) -> float:
+        """The median milliseconds of a call that comes after a pause."""
+        until = time.perf_counter() + seconds
+        taken = []
+        while time.perf_counter() < until:
+            time.sleep(pause_s)
+            row = self._rows[len(taken) % len(self._rows)]
+            before = time.perf_counter()
+            self._run([row])
+            taken.append(1e3 * (time.perf_counter() - before))
+        return float(np.median(taken))
+
+    def _run(self, rows: list[Row]) -> list[np.ndarray]:
+        assert self._engine
+        outcomes = self._engine.run(fill_mask.PROGRAM, rows)
+        best = []
+        for outcome in outcomes:
+            assert isinstance(outcome, dict)
+            best.append(np.argsort(-outcome["probs"][0], kind="stable")[:NUM_CANDIDATES])
+        return best
+
+
+if __name__ == "__main__":
+    ceiling = Ceiling()
+    answer_calls({"set_up": ceiling.set_up, "rate": ceiling.rate, "pauses": ceiling.pauses})

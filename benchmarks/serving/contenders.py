@@ -1,0 +1,140 @@
+"""Who is measured: the same model and function behind every server, each as fast as it goes.
+
+Peers are given the packed model, batch sizes from 1 to 32 and access logs that are off; what else
+makes one fast stands with it, and was found by trying what its documentation offers.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.environments import python_of
+
+CANDIDATES = ("candidates",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """A server: how it starts, what it is sent, and where the candidates are in its answers.
+
+    ``command`` begins with what its interpreter, that of ``peer`` or ours, is given. ``{port}``,
+    ``{checkpoints}`` and ``{model}`` are filled in there, ``{text}`` in ``body``. It is ready when
+    it answers a request and ``ready``, where it has such a path, says so.
+    """
+
+    name: str
+    command: Sequence[str]
+    path: str = "/predict"
+    ready: str = ""
+    body: Mapping[str, Any] = field(default_factory=lambda: {"text": "{text}"})
+    found: Sequence[str | int] = CANDIDATES
+    peer: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def start_command(self, port: int, bundle: Path) -> list[str]:
+        """The whole command that serves a bundle."""
+        python = python_of(self.peer) if self.peer else Path(sys.executable)
+        checkpoints, name, version = bundle.parent.parent, bundle.parent.name, bundle.name
+        told = {"port": port, "checkpoints": checkpoints, "model": f"{name}/{version}"}
+        return [str(python), *(part.format(**told) for part in self.command)]
+
+    def request(self, text: str) -> dict[str, Any]:
+        """The body of the request for a text."""
+        return {name: _filled(value, text) for name, value in self.body.items()}
+
+
+def _filled(value: Any, text: str) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, text) for item in value]
+    return value.replace("{text}", text) if isinstance(value, str) else value
+
+
+# A call runs in the thread that makes it, so that several threads, or processes, take a core each;
+# otherwise XLA has threads of its own share every call.
+INLINE = {"NPROC": "1", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "0"}
+# The latter two have Ray wait for its own processes, where a machine has much else to do.
+RAY = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_agent_register_timeout_ms": "120000",
+    "RAY_raylet_start_wait_time_s": "120",
+}
+UVICORN = ("-m", "uvicorn", "--host", "127.0.0.1", "--port", "{port}", "--no-access-log")
+SERVICE = (
+    *("-m", "service", "--port", "{port}", "--checkpoints", "{checkpoints}"),
+    *("--models", "{model}", "--shutdown-grace-s", "0"),
+)
+
+FLOOR = Contender(
+    name="floor",
+    command=(
+        *UVICORN,
+        "--lifespan",
+        "off",
+        "--log-level",
+        "warning",
+        "benchmarks.serving.floor:app",
+    ),
+    found=(),
+)
+OURS = Contender(
+    name="triwire",
+    command=SERVICE,
+    path="/v1/fill-mask",
+    ready="/readyz",
+    body={"inputs": "{text}"},
+    found=("results", 0, "masks", 0, "candidates"),
+)
+
+
+def plain_fastapi(workers: int) -> Contender:
+    """FastAPI by itself, in our environment, which has the same versions of everything."""
+    return Contender(
+        name=f"fastapi x{workers}",
+        command=(
+            *UVICORN,
+            *("--workers", str(workers), "--log-level", "warning"),
+            "benchmarks.peers.fastapi_app:app",
+        ),
+        environment=INLINE,
+    )
+
+
+def litserve(workers: int) -> Contender:
+    """LitServe, with its ZeroMQ queue and as many processes for HTTP as for the model."""
+    return Contender(
+        name=f"litserve x{workers}",
+        peer="litserve",
+        command=("-m", "benchmarks.peers.litserve_app", "{port}", str(workers)),
+        environment=INLINE if workers > 1 else {},
+    )
+
+
+def bentoml(workers: int) -> Contender:
+    """BentoML, with adaptive batching."""
+    return Contender(
+        name=f"bentoml x{workers}",
+        peer="bentoml",
+        command=(
+            *("-m", "bentoml", "serve", "benchmarks.peers.bentoml_app:Service"),
+            *("--host", "127.0.0.1", "--port", "{port}"),
+        ),
+        body={"texts": ["{text}"]},
+        found=(0,),
+        environment={"WORKERS": str(workers), **(INLINE if workers > 1 else {})},
+    )
+
+
+def ray_serve(workers: int) -> Contender:
+    """Ray Serve, by its own switch optimised for throughput."""
+    return Contender(
+        name=f"ray x{workers}",
+        peer="ray",
+        command=("-m", "benchmarks.peers.ray_app", "{port}", str(workers)),
+        environment={**RAY, **(INLINE if workers > 1 else {})},
+    )
+
+
+PEERS = tuple(make(n) for make in (plain_fastapi, litserve, bentoml, ray_serve) for n in (1, 2))
+CONTENDERS = {contender.name: contender for contender in (FLOOR, OURS, *PEERS)}

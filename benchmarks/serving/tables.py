@@ -1,0 +1,77 @@
+"""What was measured, in tables: medians over rounds, with the least and the most of them."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks import report
+
+Rounds = Sequence[Mapping[str, Any]]
+
+
+def ceiling(model: Rounds, connections: int) -> float:
+    """The most rows a second that the model alone does with so many rows under way, median."""
+    forms = [form for form in model[0]["rates"] if _rows(form) <= connections]
+    return max(statistics.median(one["rates"][form] for one in model) for form in forms)
+
+
+def _rows(form: str) -> int:
+    batch, threads = map(int, form.split("x"))
+    return batch * threads
+
+
+def tables(results: Mapping[str, Rounds], connections: Sequence[int]) -> str:
+    """Load by load, then what a server costs."""
+    servers = {name: rounds for name, rounds in results.items() if name != "model"}
+    parts = [_rates(servers, results["model"], connections), _costs(servers, results["model"])]
+    return "\n\n".join(parts)
+
+
+def _rates(servers: Mapping[str, Rounds], model: Rounds, connections: Sequence[int]) -> str:
+    header = ["requests/s, p50 / p99 in ms", *(f"c {c}" for c in connections), "errors"]
+    rows: list[list[Any]] = [
+        ["model alone", *(f"{ceiling(model, c):.0f}" for c in connections), ""]
+    ]
+    for name, rounds in servers.items():
+        loads = [[one["loads"][str(c)] for one in rounds] for c in connections]
+        errors = sum(load["num_errors"] for one in loads for load in one)
+        rows.append([name, *map(_load, loads), errors])
+    return report.table(header, rows)
+
+
+def _load(rounds: Rounds) -> str:
+    rates = [one["per_s"] for one in rounds]
+    p50, p99 = (_median(rounds, name) for name in ("p50_ms", "p99_ms"))
+    spread = f"{min(rates):.0f}-{max(rates):.0f}"
+    return f"{statistics.median(rates):.0f} ({spread}), {p50:.3g} / {p99:.3g}"
+
+
+def _costs(servers: Mapping[str, Rounds], model: Rounds) -> str:
+    alone_ms = _median(model, "paused_ms")
+    header = [
+        *("server", "start (s)", "memory (MiB)", "CPU when idle"),
+        *("idle, a request (ms)", "beyond the model (ms)", "client (us a request)"),
+    ]
+    rows = []
+    for name, rounds in servers.items():
+        paused_ms = _median([one["paused"] for one in rounds], "p50_ms")
+        client_us = _median(
+            [one["loads"][max(one["loads"], key=int)] for one in rounds], "client_cpu_us"
+        )
+        rows.append(
+            [
+                name,
+                *(_median(rounds, field) for field in ("start_s", "held_mib")),
+                f"{_median(rounds, 'idle_cpu_share'):.1%}",
+                paused_ms,
+                paused_ms - alone_ms,
+                client_us,
+            ]
+        )
+    return report.table(header, rows)
+
+
+def _median(rounds: Rounds, name: str) -> float:
+    """The median over rounds; not a number where no round has one."""
+    found = [one[name] for one in rounds if one[name] is not None]
+    return statistics.median(found) if found else float("nan")
