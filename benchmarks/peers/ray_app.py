@@ -21,7 +21,7 @@ MAX_UNDER_WAY = 512
 OBJECT_STORE_BYTES = 80 * 2**20
 
 # What of this environment the replicas need.
-PREFIXES = ("PYTHONPATH", "TRIWIRE_", "NPROC", "JAX_")
+PREFIXES = ("PYTHONPATH", "TRIWIRE_", "PJRT_", "JAX_")
 
 
 @serve.deployment(max_ongoing_requests=MAX_UNDER_WAY, ray_actor_options={"num_cpus": 0})

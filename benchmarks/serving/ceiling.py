@@ -18,10 +18,9 @@ from benchmarks.serving.reference import read
 from benchmarks.serving.texts import NUM_CHARACTERS
 from models import allocator
 from models.checkpoint import load_model
+from service import device
 from service.engine import Engine, Row
 from service.tasks import fill_mask
-
-NUM_THREADS = 1
 
 
 class Ceiling:
@@ -34,6 +33,8 @@ class Ceiling:
     def set_up(self, bundle: str, texts: list[str]) -> dict[str, Any]:
         """Compiles; gives the batch sizes, and the most threads that the service computes in."""
         allocator.keep_memory()
+        device.run_calls_side_by_side()
+        chosen = device.reserve("cpu")
         loaded = load_model(Path(bundle))
         program, *_ = fill_mask.programs(loaded.card)
         length = program.bucket(NUM_CHARACTERS)
@@ -44,7 +45,7 @@ class Ceiling:
         for text in texts:
             tokens, position = read(loaded.card.vocabulary, text)
             self._rows.append({"tokens": tokens, "positions": np.array([position], np.int32)})
-        return {"batch_sizes": sizes, "num_threads": NUM_THREADS}
+        return {"batch_sizes": sizes, "num_threads": device.num_calls(chosen, wanted=0)}
 
     def rate(self, batch_size: int, num_threads: int, seconds: float) -> float:
         """Rows a second."""

@@ -53,7 +53,7 @@ def _filled(value: Any, text: str) -> Any:
 
 # A call runs in the thread that makes it, so that several threads, or processes, take a core each;
 # otherwise XLA has threads of its own share every call.
-INLINE = {"NPROC": "1", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "0"}
+INLINE = {"PJRT_NPROC": "1", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "0"}
 # The latter two have Ray wait for its own processes, where a machine has much else to do.
 RAY = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
