@@ -1,4 +1,7 @@
-"""What routes are given: the tasks' context, and the ticket of the request."""
+"""What routes are given: the tasks' context, and the ticket of the request.
+
+All of it is at hand, so these are coroutines: FastAPI would run anything else in a thread.
+"""
 
 from typing import Annotated
 
@@ -12,26 +15,26 @@ from service.rehearsal import IS_REHEARSAL
 from service.tasks.context import Context
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:
     return request.app.state.context
 
 
-def _ticket(request: Request) -> Ticket:
+async def _ticket(request: Request) -> Ticket:
     ticket = Ticket.within(request.app.state.context.settings.request_timeout_s)
     ticket.is_rehearsal = getattr(request.state, IS_REHEARSAL, False)
     request.state.ticket = ticket
     return ticket
 
 
-def _lifecycle(request: Request) -> Lifecycle:
+async def _lifecycle(request: Request) -> Lifecycle:
     return request.app.state.lifecycle
 
 
-def _loader(request: Request) -> Loader:
+async def _loader(request: Request) -> Loader:
     return request.app.state.loader
 
 
-def _keys(request: Request) -> Keys:
+async def _keys(request: Request) -> Keys:
     return request.app.state.keys
 
 
