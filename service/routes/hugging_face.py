@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, LifecycleDep, TicketDep
+from service.encoding import is_small
 from service.errors import ModelNotFound, excerpt
 from service.hugging_face import (
     MAX_BEST_OF,
@@ -156,6 +157,8 @@ async def post_summarization(
 
 
 async def _encoded(answer: Answer) -> JsonResponse:
+    if is_small(answer.content):
+        return AnswerResponse(answer)
     return await run_in_threadpool(AnswerResponse, answer)
 
 

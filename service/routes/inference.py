@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, TicketDep
+from service.encoding import is_small
 from service.schemas import CompletionRequest, DecodeRequest, EmbeddingsRequest, FillMaskRequest
 from service.streaming import event_stream
 from service.tasks.complete import CompletionAnswer, complete
@@ -97,4 +98,6 @@ async def post_completions(
 
 
 async def _encoded(answer: Any) -> JsonResponse:
+    if is_small(answer):
+        return JsonResponse(answer)
     return await run_in_threadpool(JsonResponse, answer)

@@ -21,7 +21,7 @@ from service.tasks.context import Context, off_loop
 from service.tasks.continuation import WIRING, Continuation, GenerationOptions, grow, score
 from service.tasks.logprobs import CompletionLogprobs, tell_logprobs
 from service.tasks.stops import Stop
-from service.tasks.texts_or_ids import encode_inputs
+from service.tasks.texts_or_ids import encode_inputs, num_symbols
 
 MAX_STOPS = 4
 
@@ -129,7 +129,8 @@ async def prepare(context: Context, request: CompletionRequest, ticket: Ticket) 
     stops = _checked_stops(context, request)
     _require_servable(context, request)
     encoded = await off_loop(
-        lambda: encode_inputs(context, model, request.prompt, "prompt", len(vocabulary.symbols))
+        lambda: encode_inputs(context, model, request.prompt, "prompt", len(vocabulary.symbols)),
+        size=num_symbols(request.prompt),
     )
     if len(encoded) * num_draws > context.settings.max_inputs:
         raise InvalidInput(
@@ -141,7 +142,7 @@ async def prepare(context: Context, request: CompletionRequest, ticket: Ticket) 
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
-        stops=await off_loop(lambda: [Stop(text) for text in stops]),
+        stops=await off_loop(lambda: [Stop(text) for text in stops], size=num_symbols(stops)),
     )
     log_probs: Sequence[np.ndarray | None] = [None] * len(encoded)
     if request.echo and request.logprobs is not None:

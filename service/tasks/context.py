@@ -15,6 +15,8 @@ from service.registry import LoadedModel, Registry
 from service.settings import Settings
 
 Answer = TypeVar("Answer")
+# Reading so many takes a fraction of a millisecond.
+FEW_SYMBOLS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,12 @@ def require_length(length: int, limits: dict[str, int], param: str) -> None:
         raise InvalidInput(f"expected {wanted} symbols, got {length}", param)
 
 
-async def off_loop(function: Callable[[], Answer]) -> Answer:
-    """The result of ``function``, worked out in a thread so that others are served meanwhile."""
+async def off_loop(function: Callable[[], Answer], size: int | None = None) -> Answer:
+    """The result of ``function``, worked out in a thread so that others are served meanwhile.
+
+    With a ``size`` of few symbols it is worked out at once, as the way to a thread and back takes
+    longer than that.
+    """
+    if size is not None and size <= FEW_SYMBOLS:
+        return function()
     return await asyncio.get_running_loop().run_in_executor(None, function)

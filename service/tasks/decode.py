@@ -235,7 +235,10 @@ async def prepare(context: Context, request: DecodeRequest) -> Job:
             "num_beams",
         )
     texts = context.texts(request.inputs)
-    sources = await off_loop(lambda: [_encode(model, text, param) for param, text in texts])
+    sources = await off_loop(
+        lambda: [_encode(model, text, param) for param, text in texts],
+        size=sum(len(text) for _, text in texts),
+    )
     most = [config.max_new_tokens(len(source)) for source in sources]
     limits = [min(request.max_new_tokens or size, size) for size in most]
     choice = choose(request.attention, config.num_decoder_layers, config.num_heads)

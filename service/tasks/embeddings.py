@@ -20,7 +20,7 @@ from service.schemas import EmbeddingsRequest
 from service.tasks import fill_mask
 from service.tasks import latents as perceiver
 from service.tasks.context import Context, off_loop
-from service.tasks.texts_or_ids import encode_inputs
+from service.tasks.texts_or_ids import encode_inputs, num_symbols
 
 WIRINGS = (fill_mask.WIRING, perceiver.WIRING)
 PROGRAM = "embed"
@@ -94,7 +94,10 @@ async def embeddings(
             "dimensions",
         )
     num_ids = len(model.card.vocabulary.tokens)
-    inputs = await off_loop(lambda: encode_inputs(context, model, request.input, "input", num_ids))
+    inputs = await off_loop(
+        lambda: encode_inputs(context, model, request.input, "input", num_ids),
+        size=num_symbols(request.input),
+    )
     program = PROGRAM if model.card.wiring == fill_mask.WIRING else perceiver.OF_TEXT
     outputs = await context.run(model, program, [{"tokens": tokens} for tokens in inputs], ticket)
     data = [

@@ -179,7 +179,8 @@ async def fill_mask(context: Context, request: FillMaskRequest, ticket: Ticket) 
     vocabulary = model.card.vocabulary
     inputs, max_masks = context.texts(request.inputs), context.settings.max_masks
     texts = await off_loop(
-        lambda: [parse(t, request.mask_token, model, max_masks, param) for param, t in inputs]
+        lambda: [parse(t, request.mask_token, model, max_masks, param) for param, t in inputs],
+        size=sum(len(text) for _, text in inputs),
     )
     shown = _shown_ids(request, vocabulary)
     choice = choose(

@@ -11,6 +11,13 @@ from service.tasks.context import Context, encode_text, require_length
 TextsOrIds = str | Sequence[str | int | Sequence[int]]
 
 
+def num_symbols(given: TextsOrIds) -> int:
+    """How many characters or token ids there are to read."""
+    if isinstance(given, str):
+        return len(given)
+    return sum(1 if isinstance(item, int) else len(item) for item in given)
+
+
 def encode_inputs(
     context: Context, model: LoadedModel, given: TextsOrIds, param: str, num_ids: int
 ) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from service.encoding import decode_array, encode_array, to_json
+from service.encoding import FEW_VALUES, decode_array, encode_array, is_small, to_json
 from service.errors import InvalidInput
 
 shapes = hnp.array_shapes(min_dims=2, max_dims=3, max_side=4)
@@ -76,3 +76,31 @@ def test_optional_fields_are_left_out_and_required_ones_kept_as_null():
 def test_what_json_cannot_hold_is_a_fault_of_ours():
     with pytest.raises(TypeError):
         to_json({"value": object()})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a": [1, 2.5, None, "text"], "b": np.zeros(10)},
+        Answer(name="x" * 1000, required=None),
+        [Answer(name="a", required="b")] * (FEW_VALUES // 5),
+        [0] * FEW_VALUES,
+    ],
+)
+def test_few_values_are_small_however_they_are_nested(content):
+    assert is_small(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [0] * (FEW_VALUES + 1),
+        {"a": [[0] * 40] * 40},
+        {str(i): i for i in range(FEW_VALUES + 1)},
+        [Answer(name="a", required="b")] * (FEW_VALUES // 2),
+        {"a": Answer(name="x" * 64 * (FEW_VALUES + 1), required=None)},
+        [{"array": np.zeros((FEW_VALUES, 2))}],
+    ],
+)
+def test_many_values_are_not_small_wherever_they_are(content):
+    assert not is_small(content)

@@ -12,10 +12,11 @@ from service.registry import Registry
 from service.schemas import CompletionRequest, DecodeRequest, FillMaskRequest, LatentsRequest
 from service.settings import Settings
 from service.tasks.complete import complete
-from service.tasks.context import Context, encode_text, off_loop, require_length
+from service.tasks.context import FEW_SYMBOLS, Context, encode_text, off_loop, require_length
 from service.tasks.decode import decode
 from service.tasks.fill_mask import fill_mask
 from service.tasks.latents import latents
+from service.tasks.texts_or_ids import num_symbols
 from tests.service import tiny
 from tests.service.fakes import fake_model
 
@@ -72,9 +73,23 @@ def test_a_length_outside_the_limits_is_refused(limits, length, wanted):
 
 def test_work_off_the_loop_is_done_in_another_thread():
     async def main():
-        return await off_loop(threading.current_thread)
+        return [await off_loop(threading.current_thread, size) for size in (None, FEW_SYMBOLS + 1)]
 
-    assert asyncio.run(main()) is not threading.current_thread()
+    assert threading.current_thread() not in asyncio.run(main())
+
+
+def test_work_on_few_symbols_is_done_at_once():
+    async def main():
+        return await off_loop(threading.current_thread, FEW_SYMBOLS)
+
+    assert asyncio.run(main()) is threading.current_thread()
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("abc", 3), (["ab", "c"], 3), ([1, 2], 2), ([[1, 2], [3]], 3), ([], 0)]
+)
+def test_symbols_are_counted_in_texts_and_in_token_ids(given, size):
+    assert num_symbols(given) == size
 
 
 def test_a_text_is_normalised_and_encoded_as_in_training():
