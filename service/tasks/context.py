@@ -109,7 +109,7 @@ def encode_text(model: LoadedModel, text: str, param: str, *, start: int = 0) ->
     """
     vocabulary = model.card.vocabulary
     try:
-        return vocabulary.encode(vocabulary.normalize(text).text)
+        return vocabulary.encode(vocabulary.normalized(text))
     except UnknownSymbolError as error:
         moved = UnknownSymbolError(error.symbol, start + error.position, vocabulary.alphabet)
         raise InvalidInput(str(moved), param) from None
