@@ -110,14 +110,30 @@ def body_kind(headers: Headers) -> str:
 
 async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The answer that ``work`` gives; it is cancelled when the client closes the connection."""
-    working = asyncio.create_task(work)
+    own = asyncio.current_task()
+    assert own
+    has_left = is_over = False
+
+    def give_up(leaving: asyncio.Task[None]) -> None:
+        nonlocal has_left
+        if not is_over and not leaving.cancelled():
+            has_left = True
+            own.cancel()
+
     leaving = asyncio.create_task(_disconnected(request))
+    leaving.add_done_callback(give_up)
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else Response(status_code=CLIENT_LEFT)
+        return await work
+    except asyncio.CancelledError:
+        # Somebody else may have cancelled this task, too.
+        if not has_left or own.cancelling() > 1:
+            raise
+        return Response(status_code=CLIENT_LEFT)
     finally:
+        is_over = True
         leaving.cancel()
-        working.cancel()
+        if has_left:
+            own.uncancel()
 
 
 async def _disconnected(request: Request) -> None:

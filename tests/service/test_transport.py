@@ -2,12 +2,12 @@ import asyncio
 
 import orjson
 import pytest
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 
 from service.errors import MalformedRequest, TooLarge, UnsupportedMedia
 from service.settings import Settings
 from service.tasks.context import Context
-from service.transport import JsonResponse, StrictRoute
+from service.transport import JsonResponse, StrictRoute, _unless_client_leaves
 from tests.service.fakes import exchange, talk
 
 LIMIT = 100
@@ -150,3 +150,71 @@ def test_a_client_that_leaves_while_it_sends_is_no_fault(echo):
     started = {"type": "http.request", "body": b'{"a', "more_body": True}
     (answer, _) = asyncio.run(talk(echo, [started, {"type": "http.disconnect"}], JSON))
     assert answer["status"] == 499
+
+
+class Client:
+    """A client that leaves once ``left`` is set; stands for the request that it has sent."""
+
+    def __init__(self):
+        self.left = asyncio.Event()
+
+    async def receive(self):
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+def test_work_is_cancelled_when_its_client_leaves_and_whoever_waits_for_it_is_not():
+    async def main():
+        client, outcome = Client(), []
+
+        async def work():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                outcome.append("cancelled")
+                raise
+
+        asyncio.get_running_loop().call_later(0.01, client.left.set)
+        answer = await _unless_client_leaves(client, work())
+        own = asyncio.current_task()
+        assert own
+        await asyncio.sleep(0)
+        return answer.status_code, outcome, own.cancelling()
+
+    assert asyncio.run(main()) == (499, ["cancelled"], 0)
+
+
+def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_afterwards():
+    async def main():
+        client = Client()
+
+        async def work():
+            client.left.set()
+            await asyncio.sleep(0)
+            return Response(status_code=200)
+
+        answer = await _unless_client_leaves(client, work())
+        await asyncio.sleep(0.01)
+        own = asyncio.current_task()
+        assert own
+        return answer.status_code in (200, 499), own.cancelling()
+
+    assert asyncio.run(main()) == (True, 0)
+
+
+def test_work_that_fails_fails_and_whoever_cancels_the_request_is_obeyed():
+    async def fail():
+        raise ValueError("broken")
+
+    async def main():
+        with pytest.raises(ValueError, match="broken"):
+            await _unless_client_leaves(Client(), fail())
+        task = asyncio.create_task(_unless_client_leaves(Client(), asyncio.sleep(100)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # Nobody watches for a client any more.
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
