@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import orjson
+
 from service.errors import excerpt
 
 AUTO = "auto"
@@ -62,7 +64,11 @@ class JsonFormatter(logging.Formatter):
         content |= getattr(record, "fields", {})
         if record.exc_info:
             content["exception"] = self.formatException(record.exc_info)
-        return json.dumps(content, ensure_ascii=False, default=str)
+        try:
+            return orjson.dumps(content, default=str).decode()
+        # It knows no lone surrogates, and no integers that are longer than others know them.
+        except TypeError:
+            return json.dumps(content, ensure_ascii=False, default=str)
 
 
 class TextFormatter(logging.Formatter):

@@ -112,8 +112,9 @@ class Metrics:
         assert isinstance(slot, Slot)
         card = slot.engine.card
         labels = (card.name, str(card.version), slot.program)
+        queue_s = self._queue_s.labels(*labels)
         for waited_s in batch.waited_s:
-            self._queue_s.labels(*labels).observe(waited_s)
+            queue_s.observe(waited_s)
         if batch.results is None:
             self._failed.labels(*labels).inc()
             return
