@@ -6,99 +6,31 @@ A request is a text of 64 characters with one mask, its answer the likeliest fiv
 probabilities; every answer is compared with what the model says of the text by itself. Beside the
 peers stand the floor, which is uvicorn with an answer that it is given, and the model by itself,
 which is our engine without HTTP. All servers are started first and stopped with SIGSTOP while it is
-not their turn; the first of a round changes from round to round. Load goes to 127.0.0.1 alone.
+not their turn; who begins changes from round to round. Load goes to 127.0.0.1 alone.
 """
 
 import argparse
 import contextlib
 import json
-import os
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
-
 from benchmarks import report
-from benchmarks.peers.processes import ROOT, Contestant, Process
+from benchmarks.peers.processes import Contestant, Process
 from benchmarks.serving import texts, trees
 from benchmarks.serving.answers import NUM_CANDIDATES, Wanted
-from benchmarks.serving.contenders import CONTENDERS, Contender
+from benchmarks.serving.contenders import CONTENDERS, Contender, locked_version
 from benchmarks.serving.reference import probabilities
+from benchmarks.serving.server import Server, StartError
 from benchmarks.serving.tables import tables
 from models.checkpoint import find_bundle
 
-PATIENCE_S = 300.0
-SETTLE_S = 0.1
+# How long nobody asks anything, to see what a server does then; and between two requests alone.
+IDLE_S = 0.5
 PAUSE_S = 0.02
 LOAD = Contestant(name="load", module="benchmarks.serving.load")
-
-
-class Server:
-    """A contender that runs, has answered once, and waits until it is its turn."""
-
-    def __init__(self, contender: Contender, bundle: Path, answer: str) -> None:
-        self.contender = contender
-        self.port = _free_port()
-        self._log = Path("runs/benchmarks") / f"{contender.name.replace(' ', '-')}.log"
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TRIWIRE_MODEL": str(bundle),
-            "FLOOR_ANSWER": answer,
-            # As our own service does, peers find what they have compiled before.
-            "JAX_COMPILATION_CACHE_DIR": str(self._log.parent.resolve() / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            **contender.environment,
-        }
-        command = contender.start_command(self.port, bundle)
-        began = time.monotonic()
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT
-            )
-        try:
-            self._wait()
-        except BaseException:
-            trees.end(self.process)
-            raise
-        self.start_s = time.monotonic() - began
-        trees.pause(self.process.pid)
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(httpx2.TransportError):
-                if self._answers():
-                    return
-            time.sleep(0.02)
-        raise SystemExit(
-            f"{self.contender.name}: expected an answer within {PATIENCE_S:g} s, got status "
-            f"{self.process.poll()}; see {self._log}"
-        )
-
-    def _answers(self) -> bool:
-        address, contender = f"http://127.0.0.1:{self.port}", self.contender
-        if contender.ready and httpx2.get(address + contender.ready).status_code != 200:
-            return False
-        body = contender.request(texts.draw()[0])
-        answer = httpx2.post(address + contender.path, json=body, timeout=PATIENCE_S)
-        return answer.status_code == 200
-
-    @contextlib.contextmanager
-    def awake(self) -> Iterator[None]:
-        """It runs until the block ends."""
-        trees.resume(self.process.pid)
-        time.sleep(SETTLE_S)
-        try:
-            yield
-        finally:
-            trees.pause(self.process.pid)
 
 
 def _answer_of_our_size(wanted: Wanted, text: str) -> dict[str, Any]:
@@ -116,12 +48,6 @@ def _bundle(checkpoints: Path, model: str) -> Path:
     return checkpoints / model if "/" in model else find_bundle(checkpoints, model)
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 class Measurement:
     """What is measured of whom, and what came of it so far."""
 
@@ -136,20 +62,23 @@ class Measurement:
         self._answer = json.dumps(_answer_of_our_size(self._wanted[0], self._texts[0]))
         self.results: dict[str, list[dict[str, Any]]] = {}
 
-    def start(self, contender: Contender) -> Server:
-        """Starts a server."""
-        server = Server(contender, self._bundle, self._answer)
+    def start(self, contender: Contender) -> Server | None:
+        """Starts a server; one that does not come to answer is told of, and has no results."""
         self.results[contender.name] = []
+        try:
+            server = Server(contender, self._bundle, self._answer)
+        except StartError as error:
+            sys.stderr.write(f"{error}\n")
+            return None
         sys.stderr.write(f"{contender.name}: ready after {server.start_s:.1f} s\n")
         return server
 
     def turn(self, server: Server) -> None:
         """Measures one server once, at every number of connections and after pauses."""
         with server.awake():
-            cpu_s, began = trees.spent_s(server.process.pid), time.monotonic()
-            time.sleep(SETTLE_S)
-            idle_s = trees.spent_s(server.process.pid) - cpu_s
-            idle_share = idle_s / (time.monotonic() - began)
+            cpu_s = trees.spent_s(server.process.pid)
+            time.sleep(IDLE_S)
+            idle_share = (trees.spent_s(server.process.pid) - cpu_s) / IDLE_S
             loads = {str(c): self._ask(server, c) for c in self._options.connections}
             paused = self._ask(server, 1, PAUSE_S)
             held_mib = trees.held_mib(server.process.pid)
@@ -190,6 +119,8 @@ class Measurement:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Starts all, measures them in rounds, and gives everything that was measured."""
     machine = report.machine("jax", "fastapi", "uvicorn", "httptools")
+    peers = sorted({peer for name in options.servers if (peer := CONTENDERS[name].peer)})
+    machine |= {peer: locked_version(peer) for peer in peers}
     ceiling = Contestant(name="ceiling", module="benchmarks.serving.ceiling")
     with contextlib.ExitStack() as stack:
         load, raw = Process(LOAD), Process(ceiling)
@@ -198,8 +129,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         measurement = Measurement(options, load, raw)
         servers = []
         for name in options.servers:
-            servers.append(measurement.start(CONTENDERS[name]))
-            stack.callback(trees.end, servers[-1].process)
+            if server := measurement.start(CONTENDERS[name]):
+                servers.append(server)
+                stack.callback(trees.end, server.process)
+        if not servers:
+            raise SystemExit("expected at least one server that answers, got none")
         for index in range(options.rounds):
             measurement.model_turn()
             first = index % len(servers)
@@ -216,6 +150,8 @@ def main() -> None:
         options.seconds, options.warm_s, options.rounds = 0.5, 0.2, 2
     results = measure(options)
     report.write(options.out, results, tables(results["results"], options.connections))
+    if silent := [name for name, rounds in results["results"].items() if not rounds]:
+        raise SystemExit(f"error: no measurement of {', '.join(silent)}; what went wrong is above")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -231,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--seconds", type=float, default=2.0, help="of every measurement")
     top.add_argument("--warm-s", type=float, default=0.5, help="before it, not counted")
     top.add_argument("--quick", action="store_true", help="2 rounds of half a second each")
-    top.add_argument("--out", type=Path, help="where the JSON goes")
+    top.add_argument("-o", "--out", type=Path, help="where the JSON goes")
     return top
 
 

@@ -4,13 +4,14 @@ Peers are given the packed model, batch sizes from 1 to 32 and access logs that 
 makes one fast stands with it, and was found by trying what its documentation offers.
 """
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.environments import python_of
+from benchmarks.peers.environments import LOCKS, python_of
 
 CANDIDATES = ("candidates",)
 
@@ -43,6 +44,14 @@ class Contender:
     def request(self, text: str) -> dict[str, Any]:
         """The body of the request for a text."""
         return {name: _filled(value, text) for name, value in self.body.items()}
+
+
+def locked_version(peer: str) -> str:
+    """The version of a peer that is measured."""
+    lock = (LOCKS / f"{peer}.lock").read_text(encoding="utf-8")
+    found = re.search(rf"^{peer}(?:\[.*?\])?==(\S+)", lock, re.MULTILINE)
+    assert found, f"{peer}.lock: expected a line that begins with {peer}=="
+    return found[1]
 
 
 def _filled(value: Any, text: str) -> Any:
@@ -86,6 +95,10 @@ OURS = Contender(
     body={"inputs": "{text}"},
     found=("results", 0, "masks", 0, "candidates"),
 )
+
+
+# The same with no two calls of the model at a time, as the peers with one worker have it.
+OURS_ALONE = replace(OURS, name="triwire 1 call", command=(*SERVICE, "--calls-at-once", "1"))
 
 
 def plain_fastapi(workers: int) -> Contender:
@@ -137,4 +150,4 @@ def ray_serve(workers: int) -> Contender:
 
 
 PEERS = tuple(make(n) for make in (plain_fastapi, litserve, bentoml, ray_serve) for n in (1, 2))
-CONTENDERS = {contender.name: contender for contender in (FLOOR, OURS, *PEERS)}
+CONTENDERS = {contender.name: contender for contender in (FLOOR, OURS, OURS_ALONE, *PEERS)}

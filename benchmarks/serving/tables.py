@@ -22,8 +22,10 @@ def _rows(form: str) -> int:
 
 def tables(results: Mapping[str, Rounds], connections: Sequence[int]) -> str:
     """Load by load, then what a server costs."""
-    servers = {name: rounds for name, rounds in results.items() if name != "model"}
+    servers = {name: rounds for name, rounds in results.items() if name != "model" and rounds}
     parts = [_rates(servers, results["model"], connections), _costs(servers, results["model"])]
+    if silent := [name for name, rounds in results.items() if not rounds]:
+        parts.append(f"Did not come to answer: {', '.join(silent)}.")
     return "\n\n".join(parts)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.serving import texts
 from benchmarks.serving.answers import fault
-from benchmarks.serving.contenders import CONTENDERS, OURS
+from benchmarks.serving.contenders import CONTENDERS, OURS, locked_version
 
 WANTED = {"a": 0.4, "b": 0.2, "c": 0.1, "d": 0.1, "e": 0.09, "f": 0.06, "g": 0.05}
 RIGHT = [("a", 0.4), ("b", 0.2), ("c", 0.1), ("d", 0.1), ("e", 0.09)]
@@ -62,3 +62,8 @@ def test_the_text_is_in_the_request_of_every_contender(name):
     request = json.dumps(CONTENDERS[name].request("a <mask> z"))
     assert "a <mask> z" in request
     assert "{text}" not in request
+
+
+@pytest.mark.parametrize("peer", sorted({c.peer for c in CONTENDERS.values() if c.peer}))
+def test_the_version_of_every_peer_is_known(peer):
+    assert locked_version(peer)[0].isdecimal()

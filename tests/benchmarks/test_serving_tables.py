@@ -38,6 +38,11 @@ def test_tables_hold_every_server_with_its_medians_errors_and_costs():
     assert costs.splitlines()[-1] == "| triwire | 3 | 250 | 25.0% | 2 | 0.5 | 10 |"
 
 
+def test_who_did_not_come_to_answer_is_named():
+    told = tables({"model": [model(**{"1x1": 4.0})], "ray x1": [], "ray x2": []}, [1])
+    assert told.endswith("Did not come to answer: ray x1, ray x2.")
+
+
 def test_a_load_without_answers_is_told_as_such():
     silent = {**LOAD, "per_s": 0.0, "p50_ms": None, "p99_ms": None, "num_errors": 100}
     round_ = {"start_s": 3.0, "held_mib": 1.0, "idle_cpu_share": 0.0, "paused": silent}
