@@ -10,9 +10,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks import report
+from benchmarks.serving.tables import best_rate
+
 WIDTH_IN, HEIGHT_IN = 9.0, 4.0
 # Equal results give equal files.
 DETERMINED = {"svg.hashsalt": "triwire", "svg.fonttype": "path"}
+
+# A server that answers nothing is as slow as that.
+SLOWEST_PER_S = 1e-3
 
 Results = Mapping[str, Any]
 
@@ -71,6 +77,32 @@ def latents(path: Path, results: Results) -> str:
     return "Time and memory of reading N vectors, on logarithmic axes"
 
 
+def serve(path: Path, results: Results) -> str:
+    """Requests a second of every server and of the model alone, by connections."""
+    rounds = {name: found for name, found in results["results"].items() if found}
+    with canvas(path, 1) as (axes,):
+        labels = [f"c {connections}" for connections in results["connections"]]
+        groups = [
+            {name: _seconds_each(found, connections) for name, found in rounds.items()}
+            for connections in results["connections"]
+        ]
+        _bars(axes, labels, groups, [1.0] * len(groups))
+        axes.set_yscale("log")
+        axes.set(ylabel="requests a second", xlabel="connections")
+    return "Requests a second of every server, by connections, on a logarithmic axis"
+
+
+def _seconds_each(rounds: Sequence[Mapping[str, Any]], connections: int) -> dict[str, float]:
+    """The time that a request takes of a server that is never idle, or a row of the model."""
+    rates = [
+        best_rate(one["rates"], connections)
+        if "rates" in one
+        else one["loads"][str(connections)]["per_s"]
+        for one in rounds
+    ]
+    return report.summary([1 / max(rate, SLOWEST_PER_S) for rate in rates])
+
+
 def _bars(
     axes: Axes,
     labels: Sequence[str],
@@ -97,4 +129,5 @@ PLOTS: Mapping[str, Callable[[Path, Results], str]] = {
     "forward": forward,
     "decode": decode,
     "latents": latents,
+    "serve": serve,
 }

@@ -14,6 +14,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             for server in servers[first:] + servers[:first]:
                 measurement.turn(server)
             sys.stderr.write(f"round {index + 1} of {options.rounds}\n")
-    return {"machine": machine, "results": measurement.results}
+    return {
+        "machine": machine,
+        "connections": options.connections,
+        "results": measurement.results,
+    }
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Rates and latencies by connections, what servers cost, and how ours compares."""
+    return tables(results["results"], results["connections"])
 
 
 def main() -> None:
@@ -149,14 +159,14 @@ def main() -> None:
     if options.quick:
         options.seconds, options.warm_s, options.rounds = 0.5, 0.2, 2
     results = measure(options)
-    report.write(options.out, results, tables(results["results"], options.connections))
+    report.write(options.out, results, table(results))
     if silent := [name for name, rounds in results["results"].items() if not rounds]:
         raise SystemExit(f"error: no measurement of {', '.join(silent)}; what went wrong is above")
 
 
 def parser() -> argparse.ArgumentParser:
     """What can be chosen."""
-    top = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    top = report.arguments(__doc__)
     top.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
     top.add_argument("--model", default="masked-lm", help="NAME or NAME/VERSION")
     top.add_argument(
@@ -166,8 +176,6 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--rounds", type=int, default=5)
     top.add_argument("--seconds", type=float, default=2.0, help="of every measurement")
     top.add_argument("--warm-s", type=float, default=0.5, help="before it, not counted")
-    top.add_argument("--quick", action="store_true", help="2 rounds of half a second each")
-    top.add_argument("-o", "--out", type=Path, help="where the JSON goes")
     return top
 
 

@@ -6,13 +6,18 @@ from typing import Any
 
 from benchmarks import report
 
+OURS = "triwire"
 Rounds = Sequence[Mapping[str, Any]]
 
 
+def best_rate(rates: Mapping[str, float], connections: int) -> float:
+    """The most rows a second in any form of call that so many requests under way can fill."""
+    return max(rate for form, rate in rates.items() if _rows(form) <= connections)
+
+
 def ceiling(model: Rounds, connections: int) -> float:
-    """The most rows a second that the model alone does with so many rows under way, median."""
-    forms = [form for form in model[0]["rates"] if _rows(form) <= connections]
-    return max(statistics.median(one["rates"][form] for one in model) for form in forms)
+    """The median over rounds of what the model alone does with so many rows under way."""
+    return statistics.median(best_rate(one["rates"], connections) for one in model)
 
 
 def _rows(form: str) -> int:
@@ -24,6 +29,8 @@ def tables(results: Mapping[str, Rounds], connections: Sequence[int]) -> str:
     """Load by load, then what a server costs."""
     servers = {name: rounds for name, rounds in results.items() if name != "model" and rounds}
     parts = [_rates(servers, results["model"], connections), _costs(servers, results["model"])]
+    if OURS in servers:
+        parts.append(_ours(servers, results["model"], connections))
     if silent := [name for name, rounds in results.items() if not rounds]:
         parts.append(f"Did not come to answer: {', '.join(silent)}.")
     return "\n\n".join(parts)
@@ -39,6 +46,39 @@ def _rates(servers: Mapping[str, Rounds], model: Rounds, connections: Sequence[i
         errors = sum(load["num_errors"] for one in loads for load in one)
         rows.append([name, *map(_load, loads), errors])
     return report.table(header, rows)
+
+
+def _ours(servers: Mapping[str, Rounds], model: Rounds, connections: Sequence[int]) -> str:
+    """How ours compares, round by round: with the model alone, and with the fastest peers."""
+    header = ["ours", *(f"c {c}" for c in connections)]
+    own = servers[OURS]
+    model_rates = {c: [best_rate(one["rates"], c) for one in model] for c in connections}
+    share = [_ratio(_per_s(own, c), model_rates[c]) for c in connections]
+    rows: list[list[Any]] = [["of the model alone", *(f"{ratio:.0%}" for ratio in share)]]
+    for workers in (1, 2):
+        peers = [rounds for name, rounds in servers.items() if name.endswith(f" x{workers}")]
+        if peers:
+            fastest = [
+                min(_ratio(_per_s(own, c), _per_s(peer, c)) for peer in peers) for c in connections
+            ]
+            told = "one worker" if workers == 1 else f"{workers} workers"
+            rows.append([f"times the fastest peer, {told}", *(f"{x:.2f}" for x in fastest)])
+    tails = [
+        _ratio(*([one["loads"][str(c)][p] or 0 for one in own] for p in ("p99_ms", "p50_ms")))
+        for c in connections
+    ]
+    rows.append(["p99 / p50", *(f"{tail:.2f}" for tail in tails)])
+    return report.table(header, rows)
+
+
+def _per_s(rounds: Rounds, connections: int) -> list[float]:
+    return [one["loads"][str(connections)]["per_s"] for one in rounds]
+
+
+def _ratio(ours: Sequence[float], others: Sequence[float]) -> float:
+    """The median over rounds of one over the other; infinite where the other is 0."""
+    pairs = zip(ours, others, strict=True)
+    return statistics.median(own / other if other else float("inf") for own, other in pairs)
 
 
 def _load(rounds: Rounds) -> str:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import decode, forward, latents, page, plots, report
+from benchmarks import decode, forward, latents, page, plots, report, serve
 from benchmarks.page import PageError
 
 MACHINE = {
@@ -57,7 +57,23 @@ def of_latents():
     return latents, {"machine": MACHINE, "work": work, "exponents": exponents}
 
 
-RESULTS = {"forward": of_forward, "decode": of_decode, "latents": of_latents}
+def of_serve():
+    load = {"per_s": 100.0, "p50_ms": 2.0, "p99_ms": 9.0, "num_errors": 0, "client_cpu_us": 10.0}
+    costs = {"start_s": 3.0, "held_mib": 250.0, "idle_cpu_share": 0.25, "paused": load}
+    silent = {**load, "per_s": 0.0, "p50_ms": None, "p99_ms": None}
+    rounds = [{**costs, "loads": {"1": load, "8": load}}] * 2
+    model = [{"rates": {"1x1": 200.0, "4x2": 900.0}, "paused_ms": 1.5}] * 2
+    broken = [{**costs, "loads": {"1": silent, "8": load}}] * 2
+    results = {"model": model, "triwire": rounds, "ray x1": broken, "litserve x1": []}
+    return serve, {"machine": MACHINE, "connections": [1, 8], "results": results}
+
+
+RESULTS = {
+    "forward": of_forward,
+    "decode": of_decode,
+    "latents": of_latents,
+    "serve": of_serve,
+}
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -27,12 +27,14 @@ def test_tables_hold_every_server_with_its_medians_errors_and_costs():
     slower = {**round_, "loads": {"1": LOAD, "8": {**LOAD, "per_s": 200.0}}}
     told = tables(
         {
-            "model": [{"rates": {"1x1": 400.0}, "paused_ms": 1.5}],
+            "model": [{"rates": {"1x1": 400.0}, "paused_ms": 1.5}] * 3,
             "triwire": [round_, slower, slower],
         },
         [1, 8],
     )
-    rates, costs = told.split("\n\n")
+    rates, costs, ours = told.split("\n\n")
+    assert "| of the model alone | 25% | 50% |" in ours
+    assert "| p99 / p50 | 4.50 | 4.50 |" in ours
     assert "| model alone | 400 | 400 |  |" in rates
     assert "| triwire | 100 (100-100), 2 / 9 | 200 (200-300), 2 / 9 | 6 |" in rates
     assert costs.splitlines()[-1] == "| triwire | 3 | 250 | 25.0% | 2 | 0.5 | 10 |"
