@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.attention import MultiHeadAttention
 from models.blocks import BlockConfig, FeedForward, TransformerBlock, embedding, require_positive
 from models.masks import padding_mask
+from models.sines import sine_and_cosine
 
 SHORTEST_RELATIVE = 0.125
 
@@ -122,9 +123,15 @@ def position_features(
     relative = (absolute + 0.5) * config.num_latents / length
     parts = []
     for coordinate, lambdas in zip((absolute, relative), wavelengths(config), strict=True):
-        angles = 2 * math.pi * coordinate[:, :, None] / lambdas[None, None]
-        parts += [jnp.sin(angles), jnp.cos(angles)]
+        parts += sine_and_cosine(2 * math.pi * coordinate[:, :, None] / lambdas[None, None])
     return jnp.concatenate(parts, axis=-1)
+
+
+def latent_addresses(lengths: Int[Array, " B"], config: PerceiverConfig) -> Float[Array, "B M D"]:
+    """The position features of where the latents sit: evenly over the input."""
+    stride = lengths.astype(jnp.float32)[:, None] / config.num_latents
+    centres = (_indices(config.num_latents) + 0.5) * stride - 0.5
+    return position_features(centres, lengths, config)
 
 
 class Summary(NamedTuple):
@@ -253,12 +260,9 @@ class PerceiverAutoencoder(nnx.Module):
 
     def encode_vectors(self, vectors: Float[Array, "B S D"], lengths: Int[Array, " B"]) -> Summary:
         """The summary of ready-made vectors, which take the place of scaled embeddings."""
-        config, dtype = self.config, vectors.dtype
-        count, size = config.num_latents, vectors.shape[1]
+        config, dtype, size = self.config, vectors.dtype, vectors.shape[1]
         inputs = vectors + position_features(_indices(size), lengths, config).astype(dtype)
-        stride = lengths.astype(jnp.float32)[:, None] / count
-        centres = (_indices(count) + 0.5) * stride - 0.5
-        addresses = position_features(centres, lengths, config).astype(dtype)
+        addresses = latent_addresses(lengths, config).astype(dtype)
         return self.encoder(inputs, padding_mask(lengths, size), addresses)
 
     def __call__(

@@ -1,14 +1,16 @@
 """Latents: long inputs read into a fixed number of vectors."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from models import packed_perceiver
 from models.checkpoint import ModelCard
-from models.perceiver import PerceiverAutoencoder
+from models.packed_perceiver import PackedPerceiver, pack
 from service.batcher import Ticket
 from service.encoding import Encoding, FloatArray, encode_array
 from service.engine import Program, Ragged, Result, Row, make_grid
@@ -131,31 +133,23 @@ def programs(card: ModelCard) -> Sequence[Program]:
         card.limits["max_len"], batch_sizes=(4,), shortest=128, factor=4, max_tokens=2048
     )
 
-    def of_text(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
-        return {"latents": model.encode(*arrays).latents}
+    def encode(packed: PackedPerceiver, *arrays: Any) -> dict[str, Any]:
+        return {"latents": packed_perceiver.encode(packed, *arrays)}
 
-    def of_text_and_back(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
-        return model.reconstruct(*arrays)._asdict()
+    def of_text_and_back(packed: PackedPerceiver, *arrays: Any) -> dict[str, Any]:
+        return packed_perceiver.reconstruct(packed, *arrays)._asdict()
 
-    def of_vectors(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
-        return {"latents": model.encode_vectors(*arrays).latents}
-
-    def reading(model: PerceiverAutoencoder, *arrays: Any) -> dict[str, Any]:
-        return {"attention": model.encode(*arrays).weights}
+    def reading(packed: PackedPerceiver, *arrays: Any) -> dict[str, Any]:
+        return {"attention": packed_perceiver.attention(packed, *arrays)}
 
     tokens = Ragged(name="tokens", dtype=np.int32)
     vectors = Ragged(name="vectors", dtype=np.float32, trailing=(card.config["embed_dim"],))
+    program = functools.partial(Program, grid=grid, pack=pack)
     return (
-        Program(name=OF_TEXT, function=of_text, ragged=tokens, grid=grid),
-        Program(
-            name=OF_TEXT_AND_BACK,
-            function=of_text_and_back,
-            ragged=tokens,
-            grid=grid,
-            is_on_demand=True,
-        ),
-        Program(name=OF_VECTORS, function=of_vectors, ragged=vectors, grid=grid, is_on_demand=True),
-        Program(name=READING, function=reading, ragged=tokens, grid=grid, is_on_demand=True),
+        program(name=OF_TEXT, function=encode, ragged=tokens),
+        program(name=OF_TEXT_AND_BACK, function=of_text_and_back, ragged=tokens, is_on_demand=True),
+        program(name=OF_VECTORS, function=encode, ragged=vectors, is_on_demand=True),
+        program(name=READING, function=reading, ragged=tokens, is_on_demand=True),
     )
 
 

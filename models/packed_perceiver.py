@@ -1,0 +1,181 @@
+"""A Perceiver's parameters laid out for inference, and passes over them.
+
+Blocks are those of models/packed_blocks.py; how the inputs are read is in models/packed_reading.py.
+The text is read back a tile at a time too.
+
+Axis letters: B batch, S input position, M latent, N heads, D embed_dim, V vocab.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from models.packed_blocks import (
+    Matrix,
+    PackedAttention,
+    PackedBlock,
+    PackedFeedForward,
+    Shape,
+    Vector,
+    attend,
+    fed_forward,
+    norm,
+    on_host,
+    pack_attention,
+    pack_block,
+    pack_feed_forward,
+    place_like,
+    through,
+)
+from models.packed_reading import TILE, over_tiles, read, reading_weights
+from models.perceiver import (
+    PerceiverAutoencoder,
+    PerceiverConfig,
+    Reconstruction,
+    latent_addresses,
+    position_features,
+)
+
+# Rows of a batch share the tile of what is read back, and this is the least for each.
+SHORTEST_TILE = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedPerceiver:
+    """A Perceiver and its reconstruction head; embeddings are scaled already."""
+
+    token_embedding: Matrix
+    latents: Matrix
+    reading: PackedAttention
+    blocks: tuple[PackedBlock, ...]
+    final_scale: Vector
+    reading_back: PackedAttention
+    mlp: PackedFeedForward
+    head: Matrix
+    config: PerceiverConfig
+    shape: Shape
+
+
+_META = ["config", "shape"]
+jax.tree_util.register_dataclass(
+    PackedPerceiver,
+    data_fields=[name for name in PackedPerceiver.__dataclass_fields__ if name not in _META],
+    meta_fields=_META,
+)
+
+
+def pack(model: PerceiverAutoencoder) -> PackedPerceiver:
+    """The parameters of ``model``, packed, where they were; worked out on the host."""
+    encoder, back, config = model.encoder, model.reconstruction, model.config
+    table = on_host(model.token_embedding.embedding)
+    packed = PackedPerceiver(
+        token_embedding=table * np.float32(math.sqrt(config.embed_dim)),
+        latents=on_host(encoder.latents),
+        reading=pack_attention(encoder.cross_attention, encoder.query_norm),
+        blocks=tuple(map(pack_block, encoder.blocks)),
+        final_scale=on_host(encoder.final_norm.scale),
+        reading_back=pack_attention(back.cross_attention, back.query_norm),
+        mlp=pack_feed_forward(back.mlp, back.mlp_norm),
+        head=on_host(back.final_norm.scale)[:, None] * on_host(back.head.kernel),
+        config=config,
+        shape=Shape(num_heads=config.num_heads, epsilon=encoder.final_norm.epsilon),
+    )
+    return place_like(packed, model.token_embedding.embedding)
+
+
+def encode(
+    packed: PackedPerceiver,
+    source: Int[Array, "B S"] | Float[Array, "B S D"],
+    lengths: Int[Array, " B"],
+) -> Float[Array, "B M D"]:
+    """The latents of text or of vectors, as ``PerceiverAutoencoder`` gives them."""
+    size = source.shape[1]
+    rest = -size % min(size, TILE)
+    padded = jnp.pad(source, ((0, 0), (0, rest), *[(0, 0)] * (source.ndim - 2)))
+
+    def inputs(start: Int[Array, ""], count: int) -> Float[Array, "B S D"]:
+        part = jax.lax.dynamic_slice_in_dim(padded, start, count, axis=1)
+        return _inputs(packed, part, lengths, start)
+
+    x = _asking(packed, lengths)
+    x = x + read(packed.reading, x, inputs, size, lengths, packed.shape)
+    everything = jnp.ones((1, 1, x.shape[1]), dtype=bool)
+    for block in packed.blocks:
+        x = through(block, x, everything, packed.shape)
+    return norm(x, packed.shape) * jnp.asarray(packed.final_scale)[None, None]
+
+
+def attention(
+    packed: PackedPerceiver, tokens: Int[Array, "B S"], lengths: Int[Array, " B"]
+) -> Float[Array, "B N M S"]:
+    """Where in the text every head of every latent looks."""
+    inputs = _inputs(packed, tokens, lengths, jnp.array(0, jnp.int32))
+    asking = _asking(packed, lengths)
+    return reading_weights(packed.reading, asking, inputs, lengths, packed.shape)
+
+
+def reconstruct(
+    packed: PackedPerceiver, tokens: Int[Array, "B S"], lengths: Int[Array, " B"]
+) -> Reconstruction:
+    """The latents of text, and the text that is read back from them alone."""
+    latents = encode(packed, tokens, lengths)
+    memory = latents @ packed.reading_back.key_value
+    batch, size = tokens.shape
+    tile = min(size, max(TILE // batch, SHORTEST_TILE))
+
+    def step(start: Int[Array, ""], found: tuple[Array, Array]) -> tuple[Array, Array]:
+        log_probs = jax.nn.log_softmax(_logits(packed, memory, lengths, start, tile), axis=-1)
+        likeliest = jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
+        return (
+            jax.lax.dynamic_update_slice(found[0], likeliest, (0, start)),
+            jax.lax.dynamic_update_slice(found[1], jnp.max(log_probs, axis=-1), (0, start)),
+        )
+
+    padded = (batch, size + -size % tile)
+    nothing = jnp.zeros(padded, jnp.int32), jnp.zeros(padded, latents.dtype)
+    back, log_probs = over_tiles(step, nothing, size, tile, lengths)
+    return Reconstruction(latents, back[:, :size], log_probs[:, :size])
+
+
+def _logits(
+    packed: PackedPerceiver,
+    memory: Float[Array, "B M _"],
+    lengths: Int[Array, " B"],
+    start: Int[Array, ""],
+    count: int,
+) -> Float[Array, "B S V"]:
+    """Logits over the symbols at ``count`` positions from ``start`` on, read from ``memory``."""
+    shape, back = packed.shape, packed.reading_back
+    keys, values = jnp.split(memory, 2, axis=-1)
+    everything = jnp.ones((1, 1, keys.shape[1]), dtype=bool)
+    x = _features(packed, lengths, start, count)
+    x = x + attend(norm(x, shape) @ back.query, keys, values, everything, shape) @ back.out
+    return norm(fed_forward(packed.mlp, x, shape), shape) @ jnp.asarray(packed.head)
+
+
+def _asking(packed: PackedPerceiver, lengths: Int[Array, " B"]) -> Float[Array, "B M D"]:
+    """The latents before they have read anything."""
+    latents = jnp.asarray(packed.latents)
+    return latents[None] + latent_addresses(lengths, packed.config).astype(latents.dtype)
+
+
+def _inputs(
+    packed: PackedPerceiver,
+    source: Int[Array, "B S"] | Float[Array, "B S D"],
+    lengths: Int[Array, " B"],
+    start: Int[Array, ""],
+) -> Float[Array, "B S D"]:
+    """What is read of a part of the text, or of the vectors, from ``start`` on."""
+    vectors = jnp.asarray(packed.token_embedding)[source] if source.ndim == 2 else source
+    return vectors + _features(packed, lengths, start, source.shape[1])
+
+
+def _features(
+    packed: PackedPerceiver, lengths: Int[Array, " B"], start: Int[Array, ""], count: int
+) -> Float[Array, "B S D"]:
+    positions = (start + jnp.arange(count)).astype(jnp.float32)[None]
+    return position_features(positions, lengths, packed.config).astype(packed.latents.dtype)
