@@ -31,10 +31,12 @@ def attend(
     Scores and softmax are in float32 whatever the inputs are; both results come back in the
     dtype of the queries. A row whose mask is False everywhere gets uniform weights, never NaN.
     """
-    scores = jnp.einsum("BTNH,BSNH->BNTS", queries, memory.keys, preferred_element_type=jnp.float32)
+    # Heads in front, as batches of matrices: XLA would move more than that for products in place.
+    q, k, v = (jnp.swapaxes(array, 1, 2) for array in (queries, memory.keys, memory.values))
+    scores = jnp.einsum("BNTH,BNSH->BNTS", q, k, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(queries.dtype)
-    return jnp.einsum("BNTS,BSNH->BTNH", weights, memory.values), weights
+    return jnp.swapaxes(jnp.einsum("BNTS,BNSH->BNTH", weights, v), 1, 2), weights
 
 
 class MultiHeadAttention(nnx.Module):
@@ -85,9 +87,12 @@ def empty_cache(
 
 
 def write_cache(cache: KeyValues, new: KeyValues, positions: Int[Array, " B"]) -> KeyValues:
-    """The cache with the one position of ``new`` stored at ``positions``, each row at its own."""
-    size = cache.keys.shape[1]
-    here = (jnp.arange(size)[None, :] == positions[:, None])[:, :, None, None]
+    """The cache with the one position of ``new`` stored at ``positions``, each row at its own.
+
+    A row whose position lies behind the end stores nothing. In a loop this is done in place.
+    """
+    rows = jnp.arange(positions.shape[0])
     return KeyValues(
-        jnp.where(here, new.keys, cache.keys), jnp.where(here, new.values, cache.values)
+        cache.keys.at[rows, positions].set(new.keys[:, 0], mode="drop"),
+        cache.values.at[rows, positions].set(new.values[:, 0], mode="drop"),
     )
