@@ -7,6 +7,7 @@ import pytest
 
 from models import decoding
 from models.vocabulary import Vocabulary
+from service.tasks.context import FEW_SYMBOLS
 from service.tasks.decode import Job, Target, _result, align
 from tests.service import tiny
 from tests.service.fakes import fake_model
@@ -110,7 +111,7 @@ def test_an_output_is_whole_where_nothing_more_could_have_come(eos_id, count, ha
     assert (result.finish_reason, len(result.tokens)) == (reason, count)
 
 
-def test_sources_are_encoded_in_another_thread_than_the_one_that_serves(ask, monkeypatch):
+def test_many_sources_are_encoded_in_another_thread_than_the_one_that_serves(ask, monkeypatch):
     threads = []
     encode = Vocabulary.encode
 
@@ -119,8 +120,9 @@ def test_sources_are_encoded_in_another_thread_than_the_one_that_serves(ask, mon
         return encode(*arguments)
 
     monkeypatch.setattr(Vocabulary, "encode", note)
-    ask(PATH, inputs=[SOURCE] * 2)
-    assert len(threads) == 2
+    count = FEW_SYMBOLS // len(SOURCE) + 1
+    ask(PATH, inputs=[SOURCE] * count)
+    assert len(threads) == count
     # The executor of a loop names its threads so; the loop itself runs in none of them.
     assert all(thread.name.startswith("asyncio_") for thread in threads)
 
