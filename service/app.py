@@ -18,7 +18,6 @@ from models import allocator
 from service import answers, device, tracing
 from service.batcher import Batcher
 from service.compilation import CompilationCounter
-from service.engine import Grid
 from service.envelope import Envelope
 from service.errors import TriwireError
 from service.gate import Gate
@@ -27,6 +26,7 @@ from service.lifecycle import Lifecycle
 from service.loader import Loader
 from service.logs import log_exchange
 from service.metrics import Metrics, States
+from service.programs import Grid
 from service.registry import Registry
 from service.rehearsal import rehearse
 from service.routes import (

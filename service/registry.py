@@ -28,9 +28,10 @@ from models.checkpoint import (
 )
 from service import compilation
 from service.device import call_cost_rows, find_device
-from service.engine import Engine, Grid, Program
+from service.engine import Engine
 from service.errors import InvalidInput, ModelNotFound, NotReady, excerpt
 from service.executables import Executables
+from service.programs import Grid, Program
 
 logger = logging.getLogger(__name__)
 

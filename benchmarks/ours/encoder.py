@@ -11,7 +11,8 @@ from benchmarks.ours import lanes
 from benchmarks.peers.worker import answer_calls, time_calls
 from models.checkpoint import load_model
 from models.packed import PackedEncoder, pack, symbol_logits
-from service.engine import Engine, Program
+from service.engine import Engine
+from service.programs import Program
 from service.tasks import fill_mask
 
 WHOLE, FILL_MASK = "whole", fill_mask.PROGRAM

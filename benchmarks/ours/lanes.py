@@ -10,7 +10,8 @@ import jax
 
 from models import allocator
 from service import device
-from service.engine import Engine, Program
+from service.engine import Engine
+from service.programs import Program
 
 
 def set_up() -> None:

@@ -19,7 +19,8 @@ from benchmarks.serving.texts import NUM_CHARACTERS
 from models import allocator
 from models.checkpoint import load_model
 from service import device
-from service.engine import Engine, Row
+from service.engine import Engine
+from service.programs import Row
 from service.tasks import fill_mask
 
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from models.checkpoint import ModelCard
-from service.engine import Program
+from service.programs import Program
 from service.tasks import continuation, decode, embeddings, fill_mask, latents, states
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from models.vocabulary import UnknownSymbolError
 from service.batcher import Batcher, Ticket
-from service.engine import Result, Row, Slot
+from service.engine import Result, Slot
 from service.errors import InvalidInput, MalformedRequest, NotReady
+from service.programs import Row
 from service.registry import LoadedModel, Registry
 from service.settings import Settings
 

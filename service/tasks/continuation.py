@@ -17,7 +17,7 @@ from models.checkpoint import ModelCard
 from models.decoder import CausalLanguageModel
 from models.generation import Sampling
 from service.batcher import Ticket
-from service.engine import Program, Ragged, Row, make_grid
+from service.programs import Program, Ragged, Row, make_grid
 from service.registry import LoadedModel
 from service.tasks.context import Context
 from service.tasks.stops import Stop, StopSearch

@@ -17,8 +17,9 @@ from models.decoding import Decoded
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.vocabulary import Vocabulary
 from service.batcher import Ticket
-from service.engine import Program, Ragged, Result, Row, make_grid
+from service.engine import Result
 from service.errors import InvalidInput
+from service.programs import Program, Ragged, Row, make_grid
 from service.registry import LoadedModel
 from service.schemas import MAX_BEAMS, DecodeRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose

@@ -18,8 +18,8 @@ from models.encoder import MaskedLanguageModel
 from models.packed import PackedEncoder, logits_at, pack, symbol_logits
 from models.vocabulary import Vocabulary
 from service.batcher import Ticket
-from service.engine import Program, Ragged, make_grid
 from service.errors import InvalidInput, excerpt
+from service.programs import Program, Ragged, make_grid
 from service.registry import LoadedModel
 from service.schemas import FillMaskRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose

@@ -13,9 +13,10 @@ from models.checkpoint import ModelCard
 from models.packed_perceiver import PackedPerceiver, pack
 from service.batcher import Ticket
 from service.encoding import Encoding, FloatArray, encode_array
-from service.engine import Program, Ragged, Result, Row, make_grid
+from service.engine import Result
 from service.errors import InvalidInput
 from service.npy import read_npy, write_npy
+from service.programs import Program, Ragged, Row, make_grid
 from service.registry import LoadedModel
 from service.schemas import EncodedArray, LatentsOptions, LatentsRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose

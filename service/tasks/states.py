@@ -7,7 +7,7 @@ import numpy as np
 
 from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
-from service.engine import Program, Ragged, make_grid
+from service.programs import Program, Ragged, make_grid
 
 PROGRAM = "states"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ours.lanes import Lanes, at_lengths
-from service.engine import Program, Ragged
+from service.programs import Program, Ragged
 
 PROGRAM = Program(
     name="double",

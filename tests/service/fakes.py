@@ -19,7 +19,8 @@ from starlette.testclient import TestClient
 from models.checkpoint import Bundle, ModelCard
 from models.encoder_decoder import EncoderDecoder
 from service.app import create_app
-from service.engine import Engine, Program, Row
+from service.engine import Engine
+from service.programs import Program, Row
 from service.registry import LoadedModel
 from service.settings import Settings
 from service.tasks import PROGRAMS

@@ -13,8 +13,9 @@ from jax.extend.core import jaxprs_in_params
 
 from models.checkpoint import Bundle, ModelCard
 from models.vocabulary import Vocabulary
-from service.engine import Engine, Grid, Program, Ragged, Slot, _cast, _collate, make_grid
+from service.engine import Engine, Slot, _cast
 from service.errors import NonFiniteOutput, TooLarge
+from service.programs import Grid, Program, Ragged, collate, make_grid
 from service.tasks import PROGRAMS
 from tests.service import tiny
 
@@ -179,7 +180,7 @@ def test_arrays_of_a_row_stand_at_the_start_of_what_padding_rows_hold():
         row | {"table": tables[:1], "count": np.int32(6)},
         row | {"table": tables[:0], "count": np.array(0)},
     ]
-    *_, table, count = _collate(program, rows, 4, 4)
+    *_, table, count = collate(program, rows, 4, 4)
     np.testing.assert_array_equal(table[0], tables)
     np.testing.assert_array_equal(table[1], [[0, 1], [7, 7], [7, 7], [7, 7]])
     np.testing.assert_array_equal(table[2:], np.full((2, 4, 2), 7))
@@ -243,7 +244,7 @@ def test_every_wiring_computes_in_half_the_width(wiring, index):
         def run(leaves, *arrays):
             return function(form.rebuild(leaves), *arrays)
 
-        arguments = _collate(program, [], *program.grid[0])
+        arguments = collate(program, [], *program.grid[0])
         arguments[0] = _cast(jnp.asarray(arguments[0]), jnp.bfloat16)
         products = list(equations(jax.make_jaxpr(run)(form.leaves, *arguments).jaxpr))
     assert products

@@ -14,8 +14,9 @@ from flax import nnx
 from models.checkpoint import Bundle, find_bundles, save_model
 from models.wirings import WIRINGS
 from service import tasks
-from service.engine import Engine, Grid, Program, Ragged
+from service.engine import Engine
 from service.errors import InvalidInput, ModelNotFound, NotReady
+from service.programs import Grid, Program, Ragged
 from service.registry import LoadedModel, Registry, shaped
 from tests.service import tiny
 

@@ -1,0 +1,160 @@
+"""Functions of a model over rows, and the (batch, length) shapes that they are compiled for.
+
+Rows of different lengths are padded in numpy to one of those shapes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from service.errors import TooLarge
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ragged:
+    """The argument of a program that differs in length from row to row."""
+
+    name: str
+    dtype: type[np.generic]
+    trailing: tuple[int, ...] = ()
+
+
+def _as_it_is(model: nnx.Module) -> nnx.Module:
+    return model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A function of a model over rows.
+
+    ``function(model, ragged, lengths, *scalars, *arrays)`` gives named arrays, one row each. The
+    model is what ``pack`` made of the bundle's when it was loaded; by default that is the same.
+    ``grid`` holds the (batch, length) shapes; for every length there is a batch of 1. ``scalars``
+    are the further values of a row with the value that padding rows take; ``trial`` overrides them
+    where the rows that try a new model out would otherwise have nothing to do. ``arrays`` are
+    whatever else a row has at a compiled length, with what padding rows hold; a row may have less
+    of an array than that, from its start. What is asked for seldom may stay on disk until it is:
+    ``is_on_demand``.
+    """
+
+    name: str
+    function: Callable[..., dict[str, Any]]
+    ragged: Ragged
+    scalars: tuple[tuple[str, np.generic], ...] = ()
+    grid: tuple[tuple[int, int], ...]
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Callable[[int], Mapping[str, np.ndarray]] = lambda _: {}
+    is_on_demand: bool = False
+    pack: Callable[[Any], Any] = _as_it_is
+
+    def bucket(self, length: int) -> int:
+        """The shortest compiled length that holds ``length``.
+
+        Raises:
+            TooLarge: if none does.
+        """
+        fitting = [size for _, size in self.grid if size >= length]
+        if not fitting:
+            longest = max(size for _, size in self.grid)
+            raise TooLarge(f"expected at most {longest} tokens, got {length}")
+        return min(fitting)
+
+    def batch_sizes(self, bucket: int) -> list[int]:
+        """The compiled batch sizes at that length, ascending."""
+        return sorted(batch for batch, size in self.grid if size == bucket)
+
+    def shape(self, num_rows: int, longest: int) -> tuple[int, int]:
+        """The smallest compiled (batch, length) that holds so many rows of at most that length.
+
+        Raises:
+            TooLarge: if none holds that length.
+        """
+        length = self.bucket(longest)
+        return min(size for size in self.batch_sizes(length) if size >= num_rows), length
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """Shapes to compile instead of a program's own; what is None stays as the program has it.
+
+    ``lengths`` are those below the longest, which is always there; for every length there is a
+    batch of 1, and those of ``batch_sizes`` that hold no more than ``max_tokens`` tokens.
+    """
+
+    batch_sizes: tuple[int, ...] | None = None
+    lengths: tuple[int, ...] | None = None
+    max_tokens: int = 4096
+
+    def apply(self, program: Program) -> Program:
+        """``program`` over these shapes."""
+        own_sizes, own_lengths = map(set, zip(*program.grid, strict=True))
+        longest = max(own_lengths)
+        lengths = own_lengths if self.lengths is None else {*self.lengths, longest}
+        sizes = own_sizes if self.batch_sizes is None else {1, *self.batch_sizes}
+        shapes = tuple(
+            (batch, length)
+            for length in sorted(lengths)
+            for batch in sorted(sizes)
+            if length <= longest and (batch == 1 or batch * length <= self.max_tokens)
+        )
+        return replace(program, grid=shapes)
+
+
+def make_grid(
+    max_len: int, *, batch_sizes: Sequence[int], shortest: int, factor: int, max_tokens: int
+) -> tuple[tuple[int, int], ...]:
+    """The (batch, length) shapes of a program.
+
+    Lengths grow from ``shortest`` by ``factor`` and end with ``max_len``; every length has a batch
+    of 1 and those of ``batch_sizes`` that hold no more than ``max_tokens`` tokens.
+    """
+    lengths = []
+    length = shortest
+    while length < max_len:
+        lengths.append(length)
+        length *= factor
+    lengths.append(max_len)
+    return tuple(
+        (batch, length)
+        for length in lengths
+        for batch in sorted({1, *batch_sizes})
+        if batch == 1 or batch * length <= max_tokens
+    )
+
+
+def trial_rows(program: Program, batch: int, length: int) -> list[Row]:
+    """As many rows of that length as the batch holds."""
+    ragged = program.ragged
+    values = np.zeros((length, *ragged.trailing), dtype=ragged.dtype)
+    row = {ragged.name: values, **dict(program.scalars), **program.arrays(length), **program.trial}
+    return [row] * batch
+
+
+def collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> list[np.ndarray]:
+    """The arguments of a call: rows padded with zeros to ``length``, then rows of padding.
+
+    A row of padding has length 1, so that no average is ever over nothing.
+    """
+    ragged = program.ragged
+    padded = np.zeros((batch, length, *ragged.trailing), dtype=ragged.dtype)
+    lengths = np.ones(batch, dtype=np.int32)
+    for index, row in enumerate(rows):
+        values = row[ragged.name]
+        padded[index, : len(values)] = values
+        lengths[index] = len(values)
+    arguments = [padded, lengths]
+    for name, default in program.scalars:
+        column = np.full(batch, default)
+        column[: len(rows)] = [row[name] for row in rows]
+        arguments.append(column)
+    for name, default in program.arrays(length).items():
+        column = np.repeat(default[None], batch, axis=0)
+        for index, row in enumerate(rows):
+            column[index, *map(slice, np.shape(row[name]))] = row[name]
+        arguments.append(column)
+    return arguments
