@@ -83,7 +83,10 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Transforms every position by itself."""
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        # Of rows in one axis, the gradient of a matrix is one product; of two, it copies first.
+        rows = x.reshape(-1, x.shape[-1])
+        inner = jax.nn.silu(self.gate_proj(rows)) * self.up_proj(rows)
+        return self.down_proj(inner).reshape(x.shape)
 
 
 class Attended(NamedTuple):

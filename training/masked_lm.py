@@ -15,6 +15,7 @@ from models.encoder import MaskedLanguageModel
 from models.vocabulary import MASK, Vocabulary
 from training import plots
 from training.corpus import Corpus, unigram_entropy
+from training.masking import asked_positions
 from training.recipe import Figures, Identity, smoothed_losses
 from training.step import Batch, Objective, Optimization, counted, jitted, token_losses
 from training.text_windows import (
@@ -84,13 +85,17 @@ class MaskedLMRecipe:
         tokens = self.windows.train(step, self.optimization.batch_size)
         generator = np.random.default_rng((self.seed, step, 1))
         inputs, masked = draw_masks(generator, tokens, self.mask_rate, self.config.special_id)
-        return {"inputs": inputs, "targets": tokens, "weights": masked.astype(np.float32)}
+        return {
+            "inputs": inputs,
+            "targets": tokens,
+            "weights": masked.astype(np.float32),
+            "positions": asked_positions(masked, self.mask_rate),
+        }
 
     def loss(self, model: MaskedLanguageModel, batch: dict[str, Array]) -> Objective:
         """Cross-entropy over the masked characters, in nats."""
         lengths = jnp.full(batch["inputs"].shape[0], batch["inputs"].shape[1])
-        logits = model(batch["inputs"], lengths)
-        return counted(token_losses(logits, batch["targets"]), batch["weights"])
+        return masked_objective(model, batch, lengths)
 
     def training_figures(self, losses: list[float]) -> Figures:
         """Masked loss along the way, mean of the last 50 steps."""
@@ -117,6 +122,20 @@ class MaskedLMRecipe:
             {"masked encoder": figures["validation_loss_by_position"]},
             figures["unigram_entropy"],
         )
+
+
+def masked_objective(
+    model: MaskedLanguageModel, batch: dict[str, Array], lengths: Int[Array, " B"]
+) -> Objective:
+    """Cross-entropy over the masked characters, in nats.
+
+    All of them are among the ``positions`` of the batch, and nothing is predicted anywhere else.
+    """
+    positions = batch["positions"]
+    logits = model.logits_at(batch["inputs"], lengths, positions)
+    targets = jnp.take_along_axis(batch["targets"], positions, axis=1)
+    weights = jnp.take_along_axis(batch["weights"], positions, axis=1)
+    return counted(token_losses(logits, targets), weights)
 
 
 def window_figures(

@@ -22,9 +22,9 @@ from training.context import (
     held_out_windows,
 )
 from training.corpus import Corpus, unigram_entropy
-from training.masking import draw_mixed_masks
+from training.masking import SINGLE_RATES, asked_positions, draw_mixed_masks
 from training.recipe import Figures, Identity, smoothed_losses
-from training.step import Batch, Objective, Optimization, counted, token_losses
+from training.step import Batch, Objective, Optimization
 from training.text_mixture import TextMixture
 from training.text_windows import BOOK_HELD_OUT, WINDOW, without
 
@@ -164,13 +164,13 @@ class RaggedMaskedLMRecipe:
             "inputs": np.where(masked, np.int32(self.config.special_id), tokens),
             "targets": tokens,
             "weights": masked.astype(np.float32),
+            "positions": asked_positions(masked, max(SINGLE_RATES.values())),
             "lengths": lengths,
         }
 
     def loss(self, model: MaskedLanguageModel, batch: dict[str, Array]) -> Objective:
         """Cross-entropy over the masked characters, in nats."""
-        logits = model(batch["inputs"], batch["lengths"])
-        return counted(token_losses(logits, batch["targets"]), batch["weights"])
+        return masked_lm.masked_objective(model, batch, batch["lengths"])
 
     def training_figures(self, losses: list[float]) -> Figures:
         """Loss along the way, mean of the last 200 steps: over styles and lengths."""

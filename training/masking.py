@@ -5,6 +5,7 @@ end at the mask; training on single masks at one rate prepares it for the first 
 SpanBERT, Joshi et al. (2019), arXiv:1907.10529, section 3.1, with lengths drawn uniformly.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,30 @@ SINGLE_RATES = {SINGLE: 0.15, DENSE: 0.30, SPANS: 0.0, EDGES: 0.15}
 # How often another span begins at a position, beside the one that every such row has.
 SPAN_RATE = 0.02
 MIN_SPAN, MAX_SPAN = 2, 8
+# How many more masks than usual a row may have before a batch asks everywhere, in standard
+# deviations: a row of 64 has more once in 400,000 rows. Widths are in eights, for whole vectors.
+MARGIN_DEVIATIONS = 5
+MULTIPLE = 8
+
+
+def asked_positions(masked: np.ndarray, rate: float) -> np.ndarray:
+    """Positions (num_rows, K): of a row of ``masked`` (num_rows, size) all that are, then others.
+
+    K follows from the size and ``rate``, the highest at which single positions are masked, so that
+    all steps of a size have one shape. Where a row has more masked than that, K is the size.
+    """
+    size = masked.shape[1]
+    width = num_asked(size, rate)
+    if masked.sum(axis=1).max() > width:
+        width = size
+    return np.argsort(~masked, axis=1, kind="stable")[:, :width].astype(np.int32)
+
+
+def num_asked(size: int, rate: float) -> int:
+    """How many of ``size`` positions have room for all that are masked at ``rate``, as a rule."""
+    deviation = math.sqrt(size * rate * (1 - rate))
+    wanted = size * rate + MARGIN_DEVIATIONS * deviation
+    return min(size, math.ceil(wanted / MULTIPLE) * MULTIPLE)
 
 
 def draw_mixed_masks(

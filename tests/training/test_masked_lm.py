@@ -1,5 +1,6 @@
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from flax import nnx
 from models.encoder import MaskedLanguageModel
 from training.corpus import Corpus
 from training.masked_lm import PROBE, PROBE_POSITIONS, MaskedLMRecipe, probes, vocabulary
-from training.step import jitted
+from training.masked_lm_ragged import RaggedMaskedLMRecipe
+from training.step import counted, jitted, token_losses
 
 # Sums of a few hundred float32 numbers, taken in another order.
 TOLERANCE = 1e-4
@@ -76,6 +78,33 @@ def test_loss_is_the_mean_cross_entropy_of_masked_characters_alone(recipe, maske
     assert float(loss(batch).mean) == pytest.approx(expected, rel=TOLERANCE)
     elsewhere = np.where(batch["weights"] == 1, batch["targets"], 5)
     assert float(loss({**batch, "targets": elsewhere}).mean) == float(loss(batch).mean)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_asking_only_where_characters_are_masked_gives_the_gradient_of_asking_everywhere(
+    recipe, masked_lm, ragged
+):
+    if ragged:
+        recipe = RaggedMaskedLMRecipe.own_debug(recipe.corpus, vocabulary, "any")
+    batch = recipe.batch(0)
+    assert batch["positions"].shape[1] < batch["inputs"].shape[1]
+    graph, params = nnx.split(masked_lm, nnx.Param)
+
+    def everywhere(model, batch):
+        rows, size = batch["inputs"].shape
+        logits = model(batch["inputs"], batch.get("lengths", jnp.full(rows, size)))
+        return counted(token_losses(logits, batch["targets"]), batch["weights"])
+
+    def gradient(loss):
+        of_params = jax.value_and_grad(
+            lambda params, batch: loss(nnx.merge(graph, params), batch)[0]
+        )
+        return jax.jit(of_params)(params, batch)
+
+    expected, got = gradient(everywhere), gradient(recipe.loss)
+    scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected[1]))
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(other, one, rtol=TOLERANCE, atol=TOLERANCE * scale)
 
 
 def test_evaluation_measures_what_is_known_of_a_guesser(recipe, guesser):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.masking import MAX_SPAN, STYLES, draw_mixed_masks
+from training.masking import MAX_SPAN, STYLES, asked_positions, draw_mixed_masks, num_asked
 
 ROWS, SIZE = 2000, 64
 # Standard deviations that a share of independent draws may be off; one in 10^6 is.
@@ -69,3 +69,27 @@ def test_styles_come_up_as_often_as_their_weights_say():
     ends = (both[:, 0] | both[:, -1]).mean()
     expected = 0.5 + 0.5 * (1 - 0.85**2)
     assert abs(ends - expected) < BOUND * np.sqrt(expected * (1 - expected) / ROWS)
+
+
+@pytest.mark.parametrize(("size", "rate", "width"), [(64, 0.15, 24), (128, 0.3, 72), (16, 0.3, 16)])
+def test_room_for_the_masked_positions_follows_from_size_and_rate(size, rate, width):
+    assert num_asked(size, rate) == width
+
+
+def test_every_masked_position_is_asked_once_and_first_in_order():
+    masked = drawn(only(0))
+    asked = asked_positions(masked, 0.15)
+    assert asked.shape == (ROWS, 24)
+    for row, positions in zip(masked, asked, strict=True):
+        wanted = np.flatnonzero(row)
+        np.testing.assert_array_equal(positions[: wanted.size], wanted)
+        assert len(set(positions)) == positions.size
+
+
+def test_where_a_row_has_more_masks_than_room_every_position_is_asked():
+    masked = np.zeros((2, SIZE), bool)
+    masked[1, :25] = True
+    asked = asked_positions(masked, 0.15)
+    assert asked.shape == (2, SIZE)
+    np.testing.assert_array_equal(np.sort(asked, axis=1), np.tile(np.arange(SIZE), (2, 1)))
+    assert asked_positions(masked[:, ::-1], 0.15)[1, 0] == SIZE - 25
