@@ -29,6 +29,7 @@ from training.pairs import PairsError
 from training.public_text import load_public_text
 from training.recipe import Figures, Recipe
 from training.run_directory import RunError
+from training.side_by_side import side_by_side
 from training.step import Optimization
 from training.text_recipes import OWN_PRESETS, TEXT_RECIPES, recipe_for_text, recipe_to_evaluate
 
@@ -117,9 +118,14 @@ FAILURES = (
 )
 
 
+# What every process of a run raises alike; a disk may fail one of them alone.
+ALIKE = (Interrupted, *(failure for failure in FAILURES if failure is not OSError))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit status: 0, 1 for a failure, 2 for wrong arguments."""
-    options = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     for library in ("absl", "jax"):
         logging.getLogger(library).setLevel(logging.WARNING)
@@ -211,7 +217,15 @@ def _add_running(command: argparse.ArgumentParser) -> None:
         "--microbatches", type=_positive, metavar="N", help="parts of a batch, one after another"
     )
     command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    command.add_argument(
+    shared = command.add_mutually_exclusive_group()
+    shared.add_argument(
+        "--cpu-processes",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="train data-parallel in N processes of one thread, best one for every core",
+    )
+    shared.add_argument(
         "--cpu-devices",
         type=_positive,
         metavar="N",
@@ -257,9 +271,20 @@ def _add_own_text(command: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
+    if options.cpu_processes > 1:
+        if options.coordinator:
+            raise OptionError("--cpu-processes: expected none of its own beside --coordinator")
+        with side_by_side(options.arguments, options.cpu_processes, ALIKE):
+            _run(options)
+        return
     if options.cpu_devices:
         split_cpu(options.cpu_devices)
     join_processes(options.coordinator, options.num_processes, options.process_id)
+    _run(options)
+
+
+def _run(options: argparse.Namespace) -> None:
+    """Trains in this process, which may be one of several."""
     recipe = _recipe(options)
     if options.seed is not None:
         recipe = dataclasses.replace(recipe, seed=options.seed)

@@ -142,6 +142,21 @@ def run_processes(tmp_path, count):
 
 
 @pytest.mark.slow
+def test_processes_side_by_side_train_like_one(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    losses = []
+    for count in ("1", "2"):
+        command = [sys.executable, "-m", "training", "reversal", "--preset", "debug"]
+        command += ["--num-steps", "20", "--out", str(tmp_path), "--cpu-processes", count]
+        command += ["--run-dir", str(tmp_path / f"run-{count}")]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=240)
+        lines = (tmp_path / f"run-{count}" / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    np.testing.assert_allclose(losses[1], losses[0], atol=ROUNDING)
+    assert sorted(path.name for path in (tmp_path / "reversal").iterdir()) == ["1", "2"]
+
+
+@pytest.mark.slow
 def test_two_processes_train_like_one(tmp_path):
     np.testing.assert_allclose(
         run_processes(tmp_path, 2), run_processes(tmp_path, 1), atol=ROUNDING
