@@ -59,7 +59,9 @@ class Measurement:
         self._texts = texts.draw()
         self._bundle = _bundle(options.checkpoints, options.model)
         self._wanted = probabilities(self._bundle, self._texts)
-        self._shapes = ceiling.call("set_up", bundle=str(self._bundle), texts=self._texts)
+        load.call("set_up")
+        ceiling.call("set_up", bundle=str(self._bundle), texts=self._texts)
+        self._shapes = ceiling.call("shapes")
         self._answer = json.dumps(_answer_of_our_size(self._wanted[0], self._texts[0]))
         self.results: dict[str, list[dict[str, Any]]] = {}
 

@@ -27,26 +27,26 @@ from service.tasks import fill_mask
 class Ceiling:
     """An engine with the program of fill-mask at the length of the texts."""
 
-    def __init__(self) -> None:
-        self._engine: Engine | None = None
-        self._rows: list[Row] = []
-
-    def set_up(self, bundle: str, texts: list[str]) -> dict[str, Any]:
-        """Compiles; gives the batch sizes, and the most threads that the service computes in."""
+    def __init__(self, bundle: str, texts: list[str]) -> None:
         allocator.keep_memory()
         device.run_calls_side_by_side()
         chosen = device.reserve("cpu")
         loaded = load_model(Path(bundle))
         program, *_ = fill_mask.programs(loaded.card)
         length = program.bucket(NUM_CHARACTERS)
-        sizes = program.batch_sizes(length)
-        program = replace(program, grid=tuple((size, length) for size in sizes))
+        self._batch_sizes = program.batch_sizes(length)
+        self._num_threads = device.num_calls(chosen, wanted=0)
+        program = replace(program, grid=tuple((size, length) for size in self._batch_sizes))
         self._engine = Engine(loaded, [program])
         self._engine.warm_up(lambda _: None)
+        self._rows: list[Row] = []
         for text in texts:
             tokens, position = read(loaded.card.vocabulary, text)
             self._rows.append({"tokens": tokens, "positions": np.array([position], np.int32)})
-        return {"batch_sizes": sizes, "num_threads": device.num_calls(chosen, wanted=0)}
+
+    def shapes(self) -> dict[str, Any]:
+        """The batch sizes, and the most threads that the service computes in."""
+        return {"batch_sizes": self._batch_sizes, "num_threads": self._num_threads}
 
     def rate(self, batch_size: int, num_threads: int, seconds: float) -> float:
         """Rows a second."""
@@ -79,7 +79,6 @@ class Ceiling:
         return float(np.median(taken))
 
     def _run(self, rows: list[Row]) -> list[np.ndarray]:
-        assert self._engine
         outcomes = self._engine.run(fill_mask.PROGRAM, rows)
         best = []
         for outcome in outcomes:
@@ -89,5 +88,4 @@ class Ceiling:
 
 
 if __name__ == "__main__":
-    ceiling = Ceiling()
-    answer_calls({"set_up": ceiling.set_up, "rate": ceiling.rate, "pauses": ceiling.pauses})
+    answer_calls(Ceiling)

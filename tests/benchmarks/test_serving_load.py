@@ -1,10 +1,13 @@
 import contextlib
+import dataclasses
 import json
 import socketserver
 import threading
 
 import pytest
 
+from benchmarks import serve
+from benchmarks.peers.processes import Process
 from benchmarks.serving.load import Plan, measure, quantile
 from benchmarks.serving.wire import LENGTH
 
@@ -132,3 +135,15 @@ def test_a_quantile_is_one_of_the_values():
     assert [quantile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1, 50, 99, 100]
     assert quantile([7.0], 0.99) == 7
     assert quantile([], 0.5) is None
+
+
+def test_another_process_carries_plans_out():
+    process = Process(serve.LOAD)
+    try:
+        process.call("set_up")
+        with answering(lambda _: written(200, RIGHT)) as server:
+            told = process.call("measure", **dataclasses.asdict(plan(server)))
+    finally:
+        process.close()
+    assert told["num_answers"] >= 40
+    assert told["errors"] == {}
