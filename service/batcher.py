@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
 
@@ -67,7 +67,10 @@ class Batch:
 
 @dataclass(slots=True)
 class _Entry:
-    """Rows of one call that share a key, with what has come back; they wait ``since`` then."""
+    """Rows of one call that share a key, with what has come back; they wait ``since`` then.
+
+    Batches can end in another order than they began, so every row has its place in ``results``.
+    """
 
     key: Hashable
     rows: Sequence[Any]
@@ -76,11 +79,23 @@ class _Entry:
     since: float
     results: list[Any] = field(default_factory=list)
     num_taken: int = 0
+    num_done: int = 0
+
+    def __post_init__(self) -> None:
+        self.results = [None] * len(self.rows)
 
     @property
     def num_left(self) -> int:
         """How many of its rows wait."""
         return len(self.rows) - self.num_taken
+
+
+class _Part(NamedTuple):
+    """The rows of an entry from ``first`` to before ``end``."""
+
+    entry: _Entry
+    first: int
+    end: int
 
 
 class Batcher:
@@ -218,8 +233,8 @@ class Batcher:
             if batch := self._take():
                 await self._serve(batch)
 
-    def _take(self) -> list[tuple[_Entry, int]]:
-        """The next batch, as (entry, number of its rows) pairs of one key.
+    def _take(self) -> list[_Part]:
+        """The next batch, of one key.
 
         What other workers are free to take is left to them.
         """
@@ -235,10 +250,10 @@ class Batcher:
         batch = []
         for entry in fitting:
             if count := min(room, entry.num_left):
-                batch.append((entry, count))
+                batch.append(_Part(entry, entry.num_taken, entry.num_taken + count))
                 entry.num_taken += count
                 room -= count
-        self._num_rows -= sum(count for _, count in batch)
+                self._num_rows -= count
         self._entries = deque(entry for entry in self._entries if entry.num_left)
         return batch
 
@@ -249,30 +264,30 @@ class Batcher:
         self._num_rows = sum(entry.num_left for entry in kept)
         self._entries = kept
 
-    async def _serve(self, taken: list[tuple[_Entry, int]]) -> None:
-        key, started = taken[0][0].key, time.monotonic()
+    async def _serve(self, taken: list[_Part]) -> None:
+        key, started = taken[0].entry.key, time.monotonic()
         rows: list[Any] = []
         results: Sequence[Any] | None = None
         self._begun.append(started)
         # Whatever a batch raises belongs to its own requests; the worker goes on.
         try:
-            for entry, count in taken:
-                rows += entry.rows[entry.num_taken - count : entry.num_taken]
+            for entry, first, end in taken:
+                rows += entry.rows[first:end]
             results = await self._compute(key, rows)
         except asyncio.CancelledError:
-            for entry, _ in taken:
+            for entry, *_ in taken:
                 _fail(entry, NotReady("the worker has stopped"))
             raise
         except Exception as error:  # noqa: BLE001
             logger.warning("a batch of %d rows for %s failed: %r", len(rows), key, error)
-            for entry, _ in taken:
+            for entry, *_ in taken:
                 _fail(entry, error)
         finally:
             self._begun.remove(started)
         ended = time.monotonic()
-        waited_s = [started - entry.since for entry, _ in taken]
-        for entry, _ in taken:
-            entry.ticket.batches.append((entry.since, started, ended))
+        waited_s = [max(started - entry.since, 0.0) for entry, *_ in taken]
+        for entry, *_ in taken:
+            entry.ticket.batches.append((min(entry.since, started), started, ended))
             entry.ticket.compute_s += ended - started
             entry.since = ended
         if results is not None:
@@ -311,21 +326,24 @@ async def _collect(entries: Sequence[_Entry], ticket: Ticket) -> list[list[Any]]
         ticket.queue_s += max(spent_s - (ticket.compute_s - computed_s), 0.0)
 
 
-def _deliver_all(taken: Sequence[tuple[_Entry, int]], results: Sequence[Any]) -> None:
+def _deliver_all(taken: Sequence[_Part], results: Sequence[Any]) -> None:
     """Hands every entry the results of its own rows."""
     start = 0
-    for entry, count in taken:
-        _deliver(entry, results[start : start + count])
+    for part in taken:
+        count = part.end - part.first
+        _deliver(part, results[start : start + count])
         start += count
 
 
-def _deliver(entry: _Entry, results: Sequence[Any]) -> None:
+def _deliver(part: _Part, results: Sequence[Any]) -> None:
     """Hands an entry the results of some of its rows; the last, or a fault, ends it."""
-    entry.results += results
+    entry = part.entry
+    entry.results[part.first : part.end] = results
+    entry.num_done += len(results)
     fault = next((result for result in results if isinstance(result, Exception)), None)
     if fault:
         _fail(entry, fault)
-    elif len(entry.results) == len(entry.rows) and not entry.future.done():
+    elif entry.num_done == len(entry.rows) and not entry.future.done():
         entry.future.set_result(entry.results)
 
 

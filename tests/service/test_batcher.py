@@ -127,6 +127,24 @@ def test_workers_that_are_free_share_what_waits_and_compute_side_by_side():
     assert asyncio.run(main()) == [("a", row, 4 if row < 4 else 3) for row in range(7)]
 
 
+def test_rows_come_back_in_order_though_the_batch_of_the_first_ends_last():
+    second = threading.Event()
+
+    def run(key, rows):
+        if rows[0] == 0:
+            assert second.wait(PATIENCE_S)
+        return [(key, row) for row in rows]
+
+    async def main():
+        async with running(run, capacity=16, num_workers=2) as batcher:
+            whole = submit(batcher, "a", range(7))
+            await submit(batcher, "b", ["after the second half"])
+            second.set()
+            return await whole
+
+    assert asyncio.run(main()) == [("a", row) for row in range(7)]
+
+
 def test_a_worker_that_is_busy_leaves_the_others_all_that_comes():
     gate = Gate(lambda key, rows: [len(rows)] * len(rows))
 
