@@ -30,7 +30,7 @@ TARGET = 1.0
 OPTIMIZATION = {"learning_rate": 1e-3, "weight_decay": 0.01, "max_grad_norm": 1.0}
 CHECKED_STEPS = 3
 # Losses in nats; a first step of Adam divides gradients by themselves, which rounding moves most.
-TOLERANCE = 2e-3
+TOLERANCE = 1e-4
 STEPS_OF_A_TURN = 4
 
 

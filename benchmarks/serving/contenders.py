@@ -1,7 +1,7 @@
 """Who is measured: the same model and function behind every server, each as fast as it goes.
 
 Peers are given the packed model, batch sizes from 1 to 32 and access logs that are off; what else
-makes one fast stands with it, and was found by trying what its documentation offers.
+makes one fast stands with it, and is what its documentation and source offer for that.
 """
 
 import re
