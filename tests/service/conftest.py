@@ -140,7 +140,9 @@ def pairs(tmp_path_factory, shared_executables):
     root = tmp_path_factory.mktemp("pairs")
     model = tiny.model(tiny.pairs(), tiny.PAIRS_SEED)
     save_model(root, tiny.pairs(), model)
-    app = create_app(Settings(checkpoints=root), kept=shared_executables)
+    # One call at a time, so that tests can have rows wait behind it.
+    settings = Settings(checkpoints=root, calls_at_once=1)
+    app = create_app(settings, kept=shared_executables)
     with fakes.listening(app) as client:
         yield fakes.Service(app, client, model)
 
