@@ -1,5 +1,6 @@
 """The application: its parts, wired together, and what happens at the start and the end."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
@@ -92,7 +93,7 @@ def create_app(
     )
 
     async def warm_up() -> None:
-        allocator.give_back()
+        await asyncio.to_thread(allocator.give_back)
         await rehearse(app, sorted(registry.models))
         lifecycle.is_warm = compilations.is_ready = True
 

@@ -31,7 +31,8 @@ RESTART_DELAY_S = 1.0
 class Ticket:
     """One request's allowance and its account: monotonic ``deadline``, and seconds spent so far.
 
-    Rows of the request are computed for ``compute_s`` and wait for it, or between it, ``queue_s``.
+    Rows of the request are computed for ``compute_s``, what ran side by side counted each, and wait
+    for it, or between it, ``queue_s``.
     ``batches`` are the moments when rows began to wait, to be computed, and were done; ``task`` is
     what they were computed for, and ``usage`` what they have been charged with so far, for tasks
     whose answers do not tell it. A rehearsal is a request that no client has sent.
