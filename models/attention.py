@@ -2,7 +2,8 @@
 
 Reading is split in two: ``project`` makes keys and values once, ``attend`` queries them as often
 as needed. Self-attention, cross-attention into a fixed memory and cached decoding differ only in
-where the keys and values come from.
+where the keys and values come from. Heads lie in front of positions, as batches of matrices: so
+products read keys and values where they are, and a cache is never moved.
 
 Axis letters: B batch, T query position, S key position, N heads, H head_dim, D embed_dim.
 Source: Vaswani et al. (2017), arXiv:1706.03762, section 3.2; no biases.
@@ -19,24 +20,22 @@ from jaxtyping import Array, Bool, Float, Int
 class KeyValues(NamedTuple):
     """What attention reads: one key and one value per position and head."""
 
-    keys: Float[Array, "B S N H"]
-    values: Float[Array, "B S N H"]
+    keys: Float[Array, "B N S H"]
+    values: Float[Array, "B N S H"]
 
 
 def attend(
-    queries: Float[Array, "B T N H"], memory: KeyValues, mask: Bool[Array, "#B #T #S"]
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"]]:
+    queries: Float[Array, "B N T H"], memory: KeyValues, mask: Bool[Array, "#B #T #S"]
+) -> tuple[Float[Array, "B N T H"], Float[Array, "B N T S"]]:
     """The values averaged by softmax(query . key), and the weights, which sum to 1 over S.
 
     Scores and softmax are in float32 whatever the inputs are; both results come back in the
     dtype of the queries. A row whose mask is False everywhere gets uniform weights, never NaN.
     """
-    # Heads in front, as batches of matrices: XLA would move more than that for products in place.
-    q, k, v = (jnp.swapaxes(array, 1, 2) for array in (queries, memory.keys, memory.values))
-    scores = jnp.einsum("BNTH,BNSH->BNTS", q, k, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BNTH,BNSH->BNTS", queries, memory.keys, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(queries.dtype)
-    return jnp.swapaxes(jnp.einsum("BNTS,BNSH->BNTH", weights, v), 1, 2), weights
+    return jnp.einsum("BNTS,BNSH->BNTH", weights, memory.values), weights
 
 
 class MultiHeadAttention(nnx.Module):
@@ -53,11 +52,11 @@ class MultiHeadAttention(nnx.Module):
         shape = (embed_dim, num_heads, head_dim)
         init = nnx.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
         self.scale = query_scale * head_dim**-0.5
-        self.query_proj = nnx.Einsum("BTD,DNH->BTNH", shape, kernel_init=init, rngs=rngs)
-        self.key_proj = nnx.Einsum("BSD,DNH->BSNH", shape, kernel_init=init, rngs=rngs)
-        self.value_proj = nnx.Einsum("BSD,DNH->BSNH", shape, kernel_init=init, rngs=rngs)
+        self.query_proj = nnx.Einsum("BTD,DNH->BNTH", shape, kernel_init=init, rngs=rngs)
+        self.key_proj = nnx.Einsum("BSD,DNH->BNSH", shape, kernel_init=init, rngs=rngs)
+        self.value_proj = nnx.Einsum("BSD,DNH->BNSH", shape, kernel_init=init, rngs=rngs)
         self.out_proj = nnx.Einsum(
-            "BTNH,NHD->BTD",
+            "BNTH,NHD->BTD",
             (num_heads, head_dim, embed_dim),
             kernel_init=nnx.initializers.lecun_normal(in_axis=(0, 1), out_axis=2),
             rngs=rngs,
@@ -82,7 +81,7 @@ def empty_cache(
     batch: int, size: int, num_heads: int, head_dim: int, dtype: jnp.dtype
 ) -> KeyValues:
     """A key/value cache for ``size`` positions with nothing in it."""
-    zeros = jnp.zeros((batch, size, num_heads, head_dim), dtype=dtype)
+    zeros = jnp.zeros((batch, num_heads, size, head_dim), dtype=dtype)
     return KeyValues(zeros, zeros)
 
 
@@ -91,8 +90,10 @@ def write_cache(cache: KeyValues, new: KeyValues, positions: Int[Array, " B"]) -
 
     A row whose position lies behind the end stores nothing. In a loop this is done in place.
     """
-    rows = jnp.arange(positions.shape[0])
+    batch, num_heads = cache.keys.shape[:2]
+    # What one index says where to put lies together; every head of a row has an index of its own.
+    where = jnp.arange(batch)[:, None], jnp.arange(num_heads)[None], positions[:, None]
     return KeyValues(
-        cache.keys.at[rows, positions].set(new.keys[:, 0], mode="drop"),
-        cache.values.at[rows, positions].set(new.values[:, 0], mode="drop"),
+        cache.keys.at[where].set(new.keys[:, :, 0], mode="drop"),
+        cache.values.at[where].set(new.values[:, :, 0], mode="drop"),
     )

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues
-from models.encoder_decoder import EncoderDecoder
+from models.decoding import Model
 
 
 class Hypotheses(NamedTuple):
@@ -58,7 +58,7 @@ class _Search(NamedTuple):
 
 
 def beam_search(
-    model: EncoderDecoder,
+    model: Model,
     source: Int[Array, "B S"],
     source_lengths: Int[Array, " B"],
     max_new_tokens: Int[Array, " B"],
@@ -92,7 +92,7 @@ def beam_search(
 
 
 def _start(
-    model: EncoderDecoder, in_beam: Bool[Array, "B K"], size: int, limits: Int[Array, " B"]
+    model: Model, in_beam: Bool[Array, "B K"], size: int, limits: Int[Array, " B"]
 ) -> _Search:
     shape = in_beam.shape
     nothing = Hypotheses(

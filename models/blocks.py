@@ -218,6 +218,11 @@ class TransformerStack(nnx.Module):
         )
         self.final_norm = nnx.RMSNorm(config.embed_dim, rngs=rngs)
 
+    @property
+    def dtype(self) -> jnp.dtype:
+        """That of the parameters."""
+        return jnp.dtype(self.token_embedding.embedding.dtype)
+
     def run(
         self,
         tokens: Int[Array, "B T"],

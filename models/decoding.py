@@ -8,15 +8,18 @@ V vocab.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.packed_encoder_decoder import PackedEncoderDecoder
+
+# As it was trained, or packed for inference.
+Model = EncoderDecoder | PackedEncoderDecoder
 
 
 class Decoded(NamedTuple):
@@ -53,7 +56,7 @@ class DecodingState(NamedTuple):
 
 
 def decode(
-    model: EncoderDecoder,
+    model: Model,
     source: Int[Array, "B S"],
     source_lengths: Int[Array, " B"],
     max_new_tokens: Int[Array, " B"],
@@ -64,7 +67,7 @@ def decode(
 
 
 def start(
-    model: EncoderDecoder,
+    model: Model,
     source: Int[Array, "B S"],
     source_lengths: Int[Array, " B"],
     max_new_tokens: Int[Array, " B"],
@@ -74,8 +77,21 @@ def start(
     T is the most tokens that the model may need for sources of at most S symbols, and the most
     that a row can have.
     """
-    batch, source_size = source.shape
-    size = model.config.max_new_tokens(source_size)
+    memories = model.encode(source, source_lengths)
+    size = model.config.max_new_tokens(source.shape[1])
+    return _nothing_decoded(model.config, source_lengths, memories, size)._replace(
+        limits=jnp.minimum(max_new_tokens, size)
+    )
+
+
+def _nothing_decoded(
+    config: EncoderDecoderConfig,
+    source_lengths: Int[Array, " B"],
+    memories: tuple[KeyValues, ...],
+    size: int,
+) -> DecodingState:
+    """Rows of which nothing is decoded, with room for ``size`` tokens, and all of it to be used."""
+    batch = source_lengths.shape[0]
     decoded = Decoded(
         tokens=jnp.zeros((batch, size), jnp.int32),
         lengths=jnp.zeros(batch, jnp.int32),
@@ -84,15 +100,15 @@ def start(
     )
     return DecodingState(
         decoded=decoded,
-        last=jnp.full(batch, model.config.bos_id, jnp.int32),
-        limits=jnp.minimum(max_new_tokens, size),
+        last=jnp.full(batch, config.bos_id, jnp.int32),
+        limits=jnp.full(batch, size, jnp.int32),
         source_lengths=source_lengths,
-        memories=model.encode(source, source_lengths),
-        caches=model.empty_caches(batch, size),
+        memories=memories,
+        caches=config.empty_caches(batch, size, memories[0].keys.dtype),
     )
 
 
-def advance(model: EncoderDecoder, state: DecodingState, num_steps: int) -> DecodingState:
+def advance(model: Model, state: DecodingState, num_steps: int) -> DecodingState:
     """The state after up to ``num_steps`` more tokens of every row."""
 
     def step(carry: tuple[Int[Array, ""], DecodingState]) -> tuple[Array, DecodingState]:
@@ -104,7 +120,7 @@ def advance(model: EncoderDecoder, state: DecodingState, num_steps: int) -> Deco
     return jax.lax.while_loop(running, step, (jnp.array(0, jnp.int32), state))[1]
 
 
-def _step(model: EncoderDecoder, state: DecodingState) -> DecodingState:
+def _step(model: Model, state: DecodingState) -> DecodingState:
     """The state with the likeliest token of every running row written down."""
     decoded = state.decoded
     size = decoded.tokens.shape[1]
@@ -131,13 +147,13 @@ def _step(model: EncoderDecoder, state: DecodingState) -> DecodingState:
     )
 
 
-def _is_end(model: EncoderDecoder, tokens: Int[Array, "*B"]) -> Bool[Array, "*B"]:
+def _is_end(model: Model, tokens: Int[Array, "*B"]) -> Bool[Array, "*B"]:
     eos_id = model.config.eos_id
     return jnp.zeros(tokens.shape, bool) if eos_id is None else tokens == eos_id
 
 
 def cross_attention(
-    model: EncoderDecoder,
+    model: Model,
     source: Int[Array, "B S"],
     source_lengths: Int[Array, " B"],
     target: Int[Array, "B T"],
@@ -150,7 +166,8 @@ def cross_attention(
     """
     bos = jnp.full((source.shape[0], 1), model.config.bos_id, target.dtype)
     inputs = jnp.concatenate([bos, target[:, :-1]], axis=1)
-    return model(source, source_lengths, inputs, target_lengths)[1]
+    memories = model.encode(source, source_lengths)
+    return model.read_target(memories, source_lengths, inputs, target_lengths)[1]
 
 
 def pack(state: DecodingState) -> dict[str, Array]:
@@ -165,9 +182,9 @@ def pack(state: DecodingState) -> dict[str, Array]:
     return state.decoded._asdict() | rows | layers
 
 
-def unpack(model: EncoderDecoder, arrays: Mapping[str, Array]) -> DecodingState:
+def unpack(model: Model, arrays: Mapping[str, Array]) -> DecodingState:
     """The state whose arrays ``pack`` gave, in the dtype of the model again."""
-    dtype = model.head.kernel.dtype
+    dtype = model.dtype
     memories, caches = (
         tuple(
             KeyValues(
@@ -193,9 +210,8 @@ def packed_shapes(
     """What ``pack`` gives for one source padded to ``source_size``."""
 
     def begin() -> dict[str, Array]:
-        one = jnp.ones(1, jnp.int32)
-        source = jnp.zeros((1, source_size), jnp.int32)
-        return pack(start(EncoderDecoder(config, rngs=nnx.Rngs(0)), source, one, one))
+        memories = config.empty_caches(1, source_size, jnp.dtype(jnp.float32))
+        size = config.max_new_tokens(source_size)
+        return pack(_nothing_decoded(config, jnp.ones(1, jnp.int32), memories, size))
 
-    shapes: Any = nnx.eval_shape(begin)
-    return shapes
+    return jax.eval_shape(begin)

@@ -71,6 +71,18 @@ class EncoderDecoderConfig:
         """The most tokens that a target of a source of at most ``source_size`` symbols can have."""
         return min(source_size, self.max_target_len) if self.eos_id is None else self.max_target_len
 
+    def positions_in_source(self, lengths: Int[Array, " B"], size: int) -> Int[Array, "#B S"]:
+        """The position of every symbol of sources padded to ``size``."""
+        positions = jnp.arange(size)[None]
+        if self.source_order == "end":
+            positions = jnp.maximum(lengths[:, None] - 1 - positions, 0)
+        return positions
+
+    def empty_caches(self, batch: int, target_size: int, dtype: jnp.dtype) -> tuple[KeyValues, ...]:
+        """A key/value cache for every decoder layer with room for ``target_size`` tokens."""
+        cache = empty_cache(batch, target_size, self.block.num_heads, self.block.head_dim, dtype)
+        return (cache,) * self.num_decoder_layers
+
     @classmethod
     def book(cls, vocab_size: int, bos_id: int) -> "EncoderDecoderConfig":
         """The published recipe: D 128, 4 heads, one block on either side, 12 positions."""
@@ -127,12 +139,16 @@ class EncoderDecoder(nnx.Module):
         self.decoder_norm = nnx.RMSNorm(d, rngs=rngs)
         self.head = nnx.Linear(d, v, use_bias=False, rngs=rngs)
 
+    @property
+    def dtype(self) -> jnp.dtype:
+        """That of the parameters."""
+        return jnp.dtype(self.head.kernel.dtype)
+
     def encode(self, source: Int[Array, "B S"], lengths: Int[Array, " B"]) -> tuple[KeyValues, ...]:
         """The encoded source as each decoder block will read it."""
-        mask = padding_mask(lengths, source.shape[1])
-        positions = jnp.arange(source.shape[1])[None]
-        if self.config.source_order == "end":
-            positions = jnp.maximum(lengths[:, None] - 1 - positions, 0)
+        size = source.shape[1]
+        mask = padding_mask(lengths, size)
+        positions = self.config.positions_in_source(lengths, size)
         x = self.source_embedding(source) + self.source_positions(positions)
         for block in self.encoder_blocks:
             x = block(x, block.project(x), mask).x
@@ -162,7 +178,7 @@ class EncoderDecoder(nnx.Module):
     ) -> tuple[Float[Array, "B T V"], Float[Array, "B L N T S"]]:
         """What ``__call__`` gives, for a source that is encoded already."""
         size = target_inputs.shape[1]
-        source_mask = padding_mask(source_lengths, memories[0].keys.shape[1])
+        source_mask = padding_mask(source_lengths, memories[0].keys.shape[2])
         target_mask = combine_masks(causal_mask(size), padding_mask(target_lengths, size))
         x = self.target_embedding(target_inputs) + self.target_positions(jnp.arange(size))[None]
         layers = []
@@ -184,8 +200,8 @@ class EncoderDecoder(nnx.Module):
         ``bos_id`` is never the next token: its logit is minus infinity.
         """
         x = (self.target_embedding(last) + self.target_positions(positions))[:, None]
-        mask = padding_mask(positions + 1, caches[0].keys.shape[1])
-        source_mask = padding_mask(source_lengths, memories[0].keys.shape[1])
+        mask = padding_mask(positions + 1, caches[0].keys.shape[2])
+        source_mask = padding_mask(source_lengths, memories[0].keys.shape[2])
         written = []
         for block, cache, memory in zip(self.decoder_blocks, caches, memories, strict=True):
             written.append(write_cache(cache, block.project(x), positions))
@@ -195,8 +211,4 @@ class EncoderDecoder(nnx.Module):
 
     def empty_caches(self, batch: int, target_size: int) -> tuple[KeyValues, ...]:
         """A key/value cache for every decoder layer with room for ``target_size`` tokens."""
-        block = self.config.block
-        cache = empty_cache(
-            batch, target_size, block.num_heads, block.head_dim, self.head.kernel.dtype
-        )
-        return (cache,) * self.config.num_decoder_layers
+        return self.config.empty_caches(batch, target_size, self.dtype)

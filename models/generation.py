@@ -18,6 +18,10 @@ from models.attention import KeyValues
 from models.blocks import TransformerConfig
 from models.decoder import CausalLanguageModel
 from models.masks import padding_mask
+from models.packed import PackedDecoder
+
+# As it was trained, or packed for inference.
+Model = CausalLanguageModel | PackedDecoder
 
 
 class Sampling(NamedTuple):
@@ -66,7 +70,7 @@ class _Part(NamedTuple):
 
 
 def generate(
-    model: CausalLanguageModel,
+    model: Model,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
     max_new_tokens: Int[Array, " B"],
@@ -84,15 +88,13 @@ def generate(
 
 
 def score(
-    model: CausalLanguageModel, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
+    model: Model, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
 ) -> Float[Array, "B T V"]:
     """The log-probabilities of whatever may follow each position (natural logarithms)."""
     return jax.nn.log_softmax(model(tokens, lengths).astype(jnp.float32), axis=-1)
 
 
-def start(
-    model: CausalLanguageModel, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
-) -> GenerationState:
+def start(model: Model, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]) -> GenerationState:
     """The prompts, read, with nothing generated yet."""
     prompt = model.read(tokens, lengths)
     size = model.config.max_seq_len
@@ -105,7 +107,7 @@ def start(
 
 
 def advance(
-    model: CausalLanguageModel, state: GenerationState, sampling: Sampling, num_steps: int
+    model: Model, state: GenerationState, sampling: Sampling, num_steps: int
 ) -> tuple[GenerationState, Generated]:
     """The state after ``num_steps`` more tokens of every row, and these tokens.
 
@@ -116,7 +118,7 @@ def advance(
 
 
 def _run(
-    model: CausalLanguageModel,
+    model: Model,
     state: GenerationState,
     sampling: Sampling,
     size: int,
@@ -140,7 +142,7 @@ def _run(
 
 
 def _step(
-    model: CausalLanguageModel, state: GenerationState, sampling: Sampling
+    model: Model, state: GenerationState, sampling: Sampling
 ) -> tuple[GenerationState, Int[Array, " B"], Float[Array, "B V"]]:
     """The state with one more token of every row, that token, and what all were worth."""
     size = model.config.max_seq_len
@@ -156,9 +158,9 @@ def _step(
 
 
 def _widen(key_values: KeyValues, size: int) -> KeyValues:
-    missing = size - key_values.keys.shape[1]
+    missing = size - key_values.keys.shape[2]
     return KeyValues(
-        *(jnp.pad(part, ((0, 0), (0, missing), (0, 0), (0, 0))) for part in key_values)
+        *(jnp.pad(part, ((0, 0), (0, 0), (0, missing), (0, 0))) for part in key_values)
     )
 
 
@@ -199,9 +201,9 @@ def pack(state: GenerationState) -> dict[str, Array]:
     return {name: getattr(state, name) for name in ("last", "lengths", "num_drawn")} | caches
 
 
-def unpack(model: CausalLanguageModel, arrays: Mapping[str, Array]) -> GenerationState:
+def unpack(model: Model, arrays: Mapping[str, Array]) -> GenerationState:
     """The state whose arrays ``pack`` gave, in the dtype of the model again."""
-    dtype = model.token_embedding.embedding[...].dtype
+    dtype = model.dtype
     return GenerationState(
         last=arrays["last"].astype(dtype),
         lengths=arrays["lengths"],

@@ -1,106 +1,178 @@
-"""An encoder's parameters laid out for inference, and forward passes over them.
+"""A stack of blocks laid out for inference, and the passes of an encoder and a decoder over it.
 
 Blocks are those of models/packed_blocks.py. Where only some positions are asked for, the last
 block reads from there alone.
 
-Axis letters: B batch, T position, K asked position, D embed_dim, V vocab.
+Axis letters: B batch, T position, S key position, K asked position, D embed_dim, V vocab.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from models.attention import KeyValues, write_cache
+from models.blocks import TransformerConfig, TransformerStack
+from models.decoder import CausalLanguageModel
 from models.encoder import MaskedLanguageModel
-from models.masks import padding_mask
+from models.masks import causal_mask, combine_masks, padding_mask
 from models.packed_blocks import (
     Matrix,
     PackedBlock,
+    PackedEmbedding,
     Shape,
     attend,
+    embedded,
     fed_forward,
     norm,
     on_host,
+    own,
     pack_block,
+    pack_embedding,
     place_like,
+    split_heads,
     through,
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackedEncoder:
-    """A masked language model, to be read by ``symbol_logits`` and ``logits_at``."""
+class Read(NamedTuple):
+    """The final states of tokens, as the head takes them, and what each block read."""
 
-    token_embedding: Matrix
-    position_embedding: Matrix
+    states: Float[Array, "B T D"]
+    key_values: tuple[KeyValues, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedStack:
+    """A stack, to be read by ``symbol_logits`` and ``logits_at``, or by ``PackedDecoder``.
+
+    The final norm's scale is part of ``unembedding``.
+    """
+
+    embedding: PackedEmbedding
     blocks: tuple[PackedBlock, ...]
-    head: Matrix
+    unembedding: Matrix
+    config: TransformerConfig
     shape: Shape
 
 
-jax.tree_util.register_dataclass(
-    PackedEncoder,
-    data_fields=["token_embedding", "position_embedding", "blocks", "head"],
-    meta_fields=["shape"],
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedDecoder(PackedStack):
+    """What ``CausalLanguageModel`` does, for models/generation.py."""
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """That of the parameters."""
+        return jnp.dtype(self.unembedding.dtype)
+
+    def __call__(
+        self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
+    ) -> Float[Array, "B T V"]:
+        """Logits for the token after every position."""
+        return self.head(self.read(tokens, lengths).states)
+
+    def read(self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]) -> Read:
+        """The states of tokens that see only those before them, with what to continue from."""
+        size = tokens.shape[1]
+        mask = combine_masks(causal_mask(size), padding_mask(lengths, size))
+        return self.run(tokens, jnp.arange(size)[None], mask)
+
+    def run(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "#B T"],
+        mask: Bool[Array, "#B #T S"],
+        caches: tuple[KeyValues, ...] | None = None,
+    ) -> Read:
+        """The final states; ``caches`` are stored into and read as ``TransformerStack`` does."""
+        x, projected = embedded(self.embedding, tokens, positions, self.shape)
+        key_values = []
+        for index, block in enumerate(self.blocks):
+            if index:
+                projected = norm(x, self.shape) @ block.query_key_value
+            queries, memory = own(projected, self.shape)
+            if caches is not None:
+                memory = write_cache(caches[index], memory, positions[:, 0])
+            x = x + attend(queries, memory, mask)[0] @ block.out
+            x = fed_forward(block.mlp, x, self.shape)
+            key_values.append(memory)
+        return Read(norm(x, self.shape), tuple(key_values))
+
+    def head(self, states: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Logits over the symbols."""
+        return states @ self.unembedding
 
 
-def pack(model: MaskedLanguageModel) -> PackedEncoder:
-    """The parameters of ``model``, packed, where they were; worked out on the host."""
-    encoder, config = model.encoder, model.config
-    table = on_host(encoder.token_embedding.embedding)
-    packed = PackedEncoder(
-        token_embedding=table,
-        position_embedding=on_host(encoder.position_embedding.embedding),
-        blocks=tuple(map(pack_block, encoder.blocks)),
-        head=on_host(encoder.final_norm.scale)[:, None] * table[: config.vocab_size].T,
-        shape=Shape(num_heads=config.num_heads, epsilon=encoder.final_norm.epsilon),
+_META = ["config", "shape"]
+for _kind in (PackedStack, PackedDecoder):
+    jax.tree_util.register_dataclass(
+        _kind,
+        data_fields=[name for name in _kind.__dataclass_fields__ if name not in _META],
+        meta_fields=_META,
     )
-    return place_like(packed, encoder.token_embedding.embedding)
+
+Kind = TypeVar("Kind", bound=PackedStack)
+
+
+def pack(model: MaskedLanguageModel) -> PackedStack:
+    """The parameters of an encoder, packed, where they were; worked out on the host."""
+    return _pack(PackedStack, model.encoder)
+
+
+def pack_decoder(model: CausalLanguageModel) -> PackedDecoder:
+    """The parameters of a decoder, packed, where they were; worked out on the host."""
+    return _pack(PackedDecoder, model)
+
+
+def _pack(kind: type[Kind], stack: TransformerStack) -> Kind:
+    config, table = stack.config, on_host(stack.token_embedding.embedding)
+    blocks = tuple(map(pack_block, stack.blocks))
+    first = blocks[0].query_key_value
+    packed = kind(
+        embedding=pack_embedding(stack.token_embedding, stack.position_embedding, first),
+        blocks=blocks,
+        unembedding=on_host(stack.final_norm.scale)[:, None] * table[: config.vocab_size].T,
+        config=config,
+        shape=Shape(num_heads=config.num_heads, epsilon=stack.final_norm.epsilon),
+    )
+    return place_like(packed, stack.token_embedding.embedding)
 
 
 def symbol_logits(
-    packed: PackedEncoder, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
+    packed: PackedStack, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
 ) -> Float[Array, "B T V"]:
     """Logits over the symbols at every position, as ``MaskedLanguageModel`` gives them."""
-    mask = padding_mask(lengths, tokens.shape[1])
-    x = _embedded(packed, tokens)
-    for block in packed.blocks:
-        x = through(block, x, mask, packed.shape)
-    return norm(x, packed.shape) @ packed.head
+    x = _before(packed, tokens, lengths, len(packed.blocks))
+    return norm(x, packed.shape) @ packed.unembedding
 
 
 def logits_at(
-    packed: PackedEncoder,
+    packed: PackedStack,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
     positions: Int[Array, "B K"],
 ) -> Float[Array, "B K V"]:
     """Logits over the symbols at ``positions`` alone."""
-    mask = padding_mask(lengths, tokens.shape[1])
-    x = _embedded(packed, tokens)
-    for block in packed.blocks[:-1]:
-        x = through(block, x, mask, packed.shape)
+    shape, last = packed.shape, packed.blocks[-1]
+    x = _before(packed, tokens, lengths, len(packed.blocks) - 1)
     asked = jnp.take_along_axis(x, positions[:, :, None], axis=1)
-    x = _at(packed.blocks[-1], asked, x, mask, packed.shape)
-    return norm(x, packed.shape) @ packed.head
-
-
-def _embedded(packed: PackedEncoder, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    return packed.token_embedding[tokens] + packed.position_embedding[None, : tokens.shape[1]]
-
-
-def _at(
-    block: PackedBlock,
-    asked: Float[Array, "B K D"],
-    x: Float[Array, "B T D"],
-    mask: Bool[Array, "B 1 T"],
-    shape: Shape,
-) -> Float[Array, "B K D"]:
-    """The positions that are asked for through a block; all of ``x`` is read."""
-    of_queries, of_memory = jnp.split(block.query_key_value, [x.shape[-1]], axis=1)
+    of_queries, of_memory = jnp.split(last.query_key_value, [x.shape[-1]], axis=1)
+    queries = split_heads(norm(asked, shape) @ of_queries, shape)
     keys, values = jnp.split(norm(x, shape) @ of_memory, 2, axis=-1)
-    queries = norm(asked, shape) @ of_queries
-    asked = asked + attend(queries, keys, values, mask, shape) @ block.out
-    return fed_forward(block.mlp, asked, shape)
+    memory = KeyValues(split_heads(keys, shape), split_heads(values, shape))
+    asked = asked + attend(queries, memory, padding_mask(lengths, x.shape[1]))[0] @ last.out
+    return norm(fed_forward(last.mlp, asked, shape), shape) @ packed.unembedding
+
+
+def _before(
+    packed: PackedStack, tokens: Int[Array, "B T"], lengths: Int[Array, " B"], num_blocks: int
+) -> Float[Array, "B T D"]:
+    """The states that come out of the first blocks, so many of them."""
+    size, shape = tokens.shape[1], packed.shape
+    mask = padding_mask(lengths, size)
+    x, projected = embedded(packed.embedding, tokens, jnp.arange(size)[None], shape)
+    for index, block in enumerate(packed.blocks[:num_blocks]):
+        x = through(block, x, mask, shape, None if index else projected)
+    return x

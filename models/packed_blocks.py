@@ -2,9 +2,12 @@
 
 The same numbers in fewer and larger operations: the scales of the norms and of the queries are
 multiplied into the matrices behind them, matrices that read the same input lie side by side, and
-the softmax is divided after its product with the values, which is smaller than the weights.
+the softmax is divided after its product with the values, which is smaller than the weights. The
+first block's matrix is multiplied into the embeddings that it reads: a norm divides what comes out
+by one number, so the queries, keys and values of a token at a position are two rows looked up.
 
-Axis letters: B batch, T position, K asked position, N heads, H head_dim, D embed_dim.
+Axis letters: B batch, T position, K asked position, S memory position, N heads, H head_dim,
+D embed_dim.
 Source: the block of models/blocks.py; the order of the division after Dao et al. (2022),
 arXiv:2205.14135, section 3.1.
 """
@@ -16,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from models.attention import MultiHeadAttention
-from models.blocks import FeedForward, TransformerBlock
+from models.attention import KeyValues, MultiHeadAttention
+from models.blocks import DecoderBlock, FeedForward, TransformerBlock
 
 # On the host while it is packed, on a device afterwards.
 Matrix = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
@@ -59,6 +62,31 @@ class PackedBlock:
     mlp: PackedFeedForward
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedDecoderBlock:
+    """One block that reads an encoded source too.
+
+    The norm behind the encoder is part of ``cross.key_value``, where there is one.
+    """
+
+    query_key_value: Matrix
+    out: Matrix
+    cross: PackedAttention
+    mlp: PackedFeedForward
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedEmbedding:
+    """Embeddings of tokens and of positions, and what the first block's matrix makes of them."""
+
+    tokens: Matrix
+    positions: Matrix
+    projected_tokens: Matrix
+    projected_positions: Matrix
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
     """What the matrices of a packed model do not say: the number of heads, the norms' epsilon."""
@@ -68,19 +96,44 @@ class Shape:
 
 
 def pack_block(block: TransformerBlock) -> PackedBlock:
-    """A block of any wiring."""
-    attention = pack_attention(block.attention, block.attention_norm)
-    # Keys and values read what the queries do, behind the same norm.
-    scale = on_host(block.attention_norm.scale)[:, None]
+    """A block that reads its own input alone."""
+    attention = pack_attention(block.attention, block.attention_norm, block.attention_norm)
     return PackedBlock(
-        query_key_value=np.concatenate([attention.query, scale * attention.key_value], axis=1),
+        query_key_value=np.concatenate([attention.query, attention.key_value], axis=1),
         out=attention.out,
         mlp=pack_feed_forward(block.mlp, block.mlp_norm),
     )
 
 
-def pack_attention(attention: MultiHeadAttention, query_norm: nnx.RMSNorm) -> PackedAttention:
-    """An attention that reads something else than what asks."""
+def pack_decoder_block(block: DecoderBlock, source_norm: nnx.RMSNorm) -> PackedDecoderBlock:
+    """A block that reads a source behind ``source_norm`` too."""
+    attention = pack_attention(block.self_attention, block.self_norm, block.self_norm)
+    return PackedDecoderBlock(
+        query_key_value=np.concatenate([attention.query, attention.key_value], axis=1),
+        out=attention.out,
+        cross=pack_attention(block.cross_attention, block.cross_norm, source_norm),
+        mlp=pack_feed_forward(block.mlp, block.mlp_norm),
+    )
+
+
+def pack_embedding(
+    tokens: nnx.Embed, positions: nnx.Embed, query_key_value: Matrix
+) -> PackedEmbedding:
+    """Embeddings that a block with that matrix reads first."""
+    tables = on_host(tokens.embedding), on_host(positions.embedding)
+    # Rounded once: the sum of two rows is to be as near as the product of a sum would be.
+    projected = (
+        (table.astype(np.float64) @ query_key_value).astype(np.float32) for table in tables
+    )
+    return PackedEmbedding(
+        **dict(zip(PackedEmbedding.__dataclass_fields__, (*tables, *projected), strict=True))
+    )
+
+
+def pack_attention(
+    attention: MultiHeadAttention, query_norm: nnx.RMSNorm, memory_norm: nnx.RMSNorm | None = None
+) -> PackedAttention:
+    """An attention with the norms before its queries, and before what it reads if there is one."""
     query, key, value, out = (
         on_host(projection.kernel)
         for projection in (
@@ -92,9 +145,12 @@ def pack_attention(attention: MultiHeadAttention, query_norm: nnx.RMSNorm) -> Pa
     )
     width = query.shape[0]
     scale = np.float32(attention.scale) * on_host(query_norm.scale)[:, None]
+    key_value = np.concatenate([key.reshape(width, width), value.reshape(width, width)], axis=1)
+    if memory_norm is not None:
+        key_value = on_host(memory_norm.scale)[:, None] * key_value
     return PackedAttention(
         query=scale * query.reshape(width, width),
-        key_value=np.concatenate([key.reshape(width, width), value.reshape(width, width)], axis=1),
+        key_value=key_value,
         out=out.reshape(width, width),
     )
 
@@ -120,16 +176,38 @@ def place_like(packed: Any, param: nnx.Param) -> Any:
     return jax.device_put(packed, param[...].sharding)
 
 
+def embedded(
+    embedding: PackedEmbedding,
+    tokens: Int[Array, "B T"],
+    positions: Int[Array, "#B T"],
+    shape: Shape,
+) -> tuple[Float[Array, "B T D"], Float[Array, "B T _"]]:
+    """What the first block reads, and what its matrix makes of that behind its norm."""
+    x = embedding.tokens[tokens] + embedding.positions[positions]
+    projected = embedding.projected_tokens[tokens] + embedding.projected_positions[positions]
+    return x, (projected * _over_norm(x, shape)).astype(x.dtype)
+
+
+def own(
+    projected: Float[Array, "B T _"], shape: Shape
+) -> tuple[Float[Array, "B N T H"], KeyValues]:
+    """The queries, and the keys and values, of positions that read themselves."""
+    queries, keys, values = (split_heads(a, shape) for a in jnp.split(projected, 3, axis=-1))
+    return queries, KeyValues(keys, values)
+
+
 def through(
     block: PackedBlock,
     x: Float[Array, "B T D"],
     mask: Bool[Array, "#B #T T"],
     shape: Shape,
+    projected: Float[Array, "B T _"] | None = None,
 ) -> Float[Array, "B T D"]:
-    """Every position through a block."""
-    projected = norm(x, shape) @ block.query_key_value
-    queries, keys, values = jnp.split(projected, 3, axis=-1)
-    x = x + attend(queries, keys, values, mask, shape) @ block.out
+    """Every position through a block; ``projected`` is what its matrix makes of ``x``, if known."""
+    if projected is None:
+        projected = norm(x, shape) @ block.query_key_value
+    queries, memory = own(projected, shape)
+    x = x + attend(queries, memory, mask)[0] @ block.out
     return fed_forward(block.mlp, x, shape)
 
 
@@ -142,31 +220,37 @@ def fed_forward(
 
 
 def attend(
-    queries: Float[Array, "B K D"],
-    keys: Float[Array, "B T D"],
-    values: Float[Array, "B T D"],
-    mask: Bool[Array, "#B #K T"],
-    shape: Shape,
-) -> Float[Array, "B K D"]:
-    """What every query reads; softmax in float32, as everywhere."""
-    batch, _, width = queries.shape
-    q, k, v = (split_heads(a, shape) for a in (queries, keys, values))
-    scores = jnp.einsum("BKNH,BTNH->BNKT", q, k, preferred_element_type=jnp.float32)
+    queries: Float[Array, "B N K H"], memory: KeyValues, mask: Bool[Array, "#B #K S"]
+) -> tuple[Float[Array, "B K D"], Float[Array, "B N K S"]]:
+    """What every query reads, heads side by side, and the weights; softmax in float32.
+
+    Weights that the caller drops cost nothing under ``jax.jit``.
+    """
+    keys, values = memory
+    scores = jnp.einsum("BNKH,BNSH->BNKS", queries, keys, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-    sums = jnp.sum(weights, axis=-1)
-    read = jnp.einsum("BNKT,BTNH->BKNH", weights.astype(v.dtype), v)
-    read = read / jnp.swapaxes(sums, 1, 2)[..., None].astype(v.dtype)
-    return read.reshape(batch, -1, width)
+    sums = jnp.sum(weights, axis=-1, keepdims=True)
+    read = jnp.einsum("BNKS,BNSH->BNKH", weights.astype(values.dtype), values)
+    return merge_heads(read / sums.astype(values.dtype)), (weights / sums).astype(values.dtype)
 
 
-def split_heads(x: Float[Array, "B T D"], shape: Shape) -> Float[Array, "B T N H"]:
+def split_heads(x: Float[Array, "B T D"], shape: Shape) -> Float[Array, "B N T H"]:
     """``x`` as its heads."""
-    return x.reshape(*x.shape[:2], shape.num_heads, -1)
+    return jnp.swapaxes(x.reshape(*x.shape[:2], shape.num_heads, -1), 1, 2)
+
+
+def merge_heads(x: Float[Array, "B N T H"]) -> Float[Array, "B T D"]:
+    """What ``split_heads`` took apart."""
+    return jnp.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
 def norm(x: Float[Array, "*B D"], shape: Shape) -> Float[Array, "*B D"]:
     """RMSNorm without its scale."""
+    return (x.astype(jnp.float32) * _over_norm(x, shape)).astype(x.dtype)
+
+
+def _over_norm(x: Float[Array, "*B D"], shape: Shape) -> Float[Array, "*B 1"]:
+    """What a norm multiplies by."""
     wide = x.astype(jnp.float32)
-    mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
-    return (wide * jax.lax.rsqrt(mean_square + shape.epsilon)).astype(x.dtype)
+    return jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + shape.epsilon)

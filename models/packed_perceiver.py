@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from models.attention import KeyValues
 from models.packed_blocks import (
     Matrix,
     PackedAttention,
@@ -29,6 +30,7 @@ from models.packed_blocks import (
     pack_block,
     pack_feed_forward,
     place_like,
+    split_heads,
     through,
 )
 from models.packed_reading import TILE, over_tiles, read, reading_weights
@@ -150,10 +152,11 @@ def _logits(
 ) -> Float[Array, "B S V"]:
     """Logits over the symbols at ``count`` positions from ``start`` on, read from ``memory``."""
     shape, back = packed.shape, packed.reading_back
-    keys, values = jnp.split(memory, 2, axis=-1)
-    everything = jnp.ones((1, 1, keys.shape[1]), dtype=bool)
+    keys, values = (split_heads(part, shape) for part in jnp.split(memory, 2, axis=-1))
+    everything = jnp.ones((1, 1, memory.shape[1]), dtype=bool)
     x = _features(packed, lengths, start, count)
-    x = x + attend(norm(x, shape) @ back.query, keys, values, everything, shape) @ back.out
+    queries = split_heads(norm(x, shape) @ back.query, shape)
+    x = x + attend(queries, KeyValues(keys, values), everything)[0] @ back.out
     return norm(fed_forward(packed.mlp, x, shape), shape) @ jnp.asarray(packed.head)
 
 

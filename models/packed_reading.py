@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues
 from models.masks import padding_mask
-from models.packed_blocks import PackedAttention, Shape, norm, split_heads
+from models.packed_blocks import PackedAttention, Shape, merge_heads, norm, split_heads
 
 # Inputs that are read at a time.
 TILE = 512
@@ -108,9 +108,9 @@ def _queries(
 ) -> Float[Array, "B G Q W"]:
     queries = split_heads(norm(asking, shape) @ attention.query, shape)
     if not folds:
-        return jnp.swapaxes(queries, 1, 2)
+        return queries
     key, _ = _by_head(attention, shape)
-    folded = jnp.einsum("BMNH,DNH->BNMD", queries, key)
+    folded = jnp.einsum("BNMH,DNH->BNMD", queries, key)
     return folded.reshape(asking.shape[0], 1, -1, asking.shape[2])
 
 
@@ -119,7 +119,7 @@ def _memory(
 ) -> KeyValues:
     """What is asked and read, with groups in place of heads."""
     if folds:
-        return KeyValues(inputs[:, :, None], inputs[:, :, None])
+        return KeyValues(inputs[:, None], inputs[:, None])
     keys, values = jnp.split(inputs @ attention.key_value, 2, axis=-1)
     return KeyValues(split_heads(keys, shape), split_heads(values, shape))
 
@@ -128,14 +128,12 @@ def _out(
     attention: PackedAttention, found: Float[Array, "B G Q W"], shape: Shape, *, folds: bool
 ) -> Float[Array, "B M D"]:
     """What was read, through what is left of the attention."""
-    batch, width = found.shape[0], attention.out.shape[0]
     if folds:
+        batch, width = found.shape[0], attention.out.shape[0]
         _, value = _by_head(attention, shape)
         by_head = found.reshape(batch, shape.num_heads, -1, width)
-        values = jnp.einsum("BNMD,DNH->BMNH", by_head, value)
-    else:
-        values = jnp.swapaxes(found, 1, 2)
-    return values.reshape(batch, -1, width) @ attention.out
+        found = jnp.einsum("BNMD,DNH->BNMH", by_head, value)
+    return merge_heads(found) @ attention.out
 
 
 def _by_head(
@@ -151,16 +149,16 @@ def _by_head(
 def _scores(
     queries: Float[Array, "B G Q W"], memory: KeyValues, mask: Bool[Array, "B 1 S"]
 ) -> Float[Array, "B G Q S"]:
-    scores = jnp.einsum("BGQW,BSGW->BGQS", queries, memory.keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BGQW,BGSW->BGQS", queries, memory.keys, preferred_element_type=jnp.float32)
     return jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
 
 
-def _add(sums: _Sums, scores: Float[Array, "B G Q S"], values: Float[Array, "B S G W"]) -> _Sums:
+def _add(sums: _Sums, scores: Float[Array, "B G Q S"], values: Float[Array, "B G S W"]) -> _Sums:
     """``sums`` with one more tile."""
     largest = jnp.maximum(sums.largest, jnp.max(scores, axis=-1, keepdims=True))
     kept = jnp.exp(sums.largest - largest)
     weights = jnp.exp(scores - largest)
-    new = jnp.einsum("BGQS,BSGW->BGQW", weights.astype(values.dtype), values)
+    new = jnp.einsum("BGQS,BGSW->BGQW", weights.astype(values.dtype), values)
     return _Sums(
         largest=largest,
         total=sums.total * kept + jnp.sum(weights, axis=-1, keepdims=True),

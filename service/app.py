@@ -19,6 +19,7 @@ from models import allocator
 from service import answers, device, tracing
 from service.batcher import Batcher
 from service.compilation import CompilationCounter
+from service.cores import Cores
 from service.envelope import Envelope
 from service.errors import TriwireError
 from service.gate import Gate
@@ -71,8 +72,9 @@ def create_app(
         kept=kept,
         num_calls=num_calls,
     )
+    cores = Cores(num_calls)
     batcher = Batcher(
-        lambda slot, rows: slot.run(rows),
+        lambda slot, rows: cores.run(slot.run, rows),
         lambda slot, num_rows: slot.fit(num_rows),
         max_rows=settings.max_queue_rows,
         num_workers=num_calls,

@@ -10,7 +10,7 @@ from benchmarks import weights
 from benchmarks.ours import lanes
 from benchmarks.peers.worker import answer_calls, time_calls
 from models.checkpoint import load_model
-from models.packed import PackedEncoder, pack, symbol_logits
+from models.packed import PackedStack, pack, symbol_logits
 from service.engine import Engine
 from service.programs import Program
 from service.tasks import fill_mask
@@ -69,7 +69,7 @@ class Encoder:
         return [_best(output["probs"][0]) for output in self.lanes.run(FILL_MASK, rows)]
 
 
-def _whole(packed: PackedEncoder, *arrays: Any) -> dict[str, Any]:
+def _whole(packed: PackedStack, *arrays: Any) -> dict[str, Any]:
     return {"logits": symbol_logits(packed, *arrays)}
 
 

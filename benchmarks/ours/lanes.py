@@ -10,6 +10,7 @@ import jax
 
 from models import allocator
 from service import device
+from service.cores import Cores
 from service.engine import Engine
 from service.programs import Program
 
@@ -34,6 +35,7 @@ class Lanes:
         self.engine = engine
         self.num_threads = device.num_calls(jax.devices()[0], 0)
         self._pool = ThreadPoolExecutor(self.num_threads)
+        self._cores = Cores(self.num_threads)
 
     def run(self, name: str, rows: Sequence[Any]) -> list[Any]:
         """What ``Engine.run`` gives, for any number of rows of one compiled length."""
@@ -55,7 +57,7 @@ class Lanes:
         def work() -> None:
             nonlocal num_free
             while (part := take()).start < part.stop:
-                outcomes[part] = self.engine.run(name, rows[part])
+                outcomes[part] = self._cores.run(self.engine.run, name, rows[part])
                 with turn:
                     num_free += 1
 

@@ -5,6 +5,7 @@ length is not bound by the model.
 """
 
 import bisect
+import functools
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 from models import generation
 from models.blocks import TransformerConfig
 from models.checkpoint import ModelCard
-from models.decoder import CausalLanguageModel
 from models.generation import Sampling
+from models.packed import PackedDecoder, pack_decoder
 from service.batcher import Ticket
 from service.programs import Program, Ragged, Row, make_grid
 from service.registry import LoadedModel
@@ -170,41 +171,36 @@ def programs(card: ModelCard) -> Sequence[Program]:
     state = {name: np.zeros(shapes[name].shape[1:], shapes[name].dtype) for name in sorted(shapes)}
 
     def generate(
-        model: CausalLanguageModel, tokens: Any, lengths: Any, limit: Any, *how: Any
+        model: PackedDecoder, tokens: Any, lengths: Any, limit: Any, *how: Any
     ) -> dict[str, Any]:
         return generation.generate(model, tokens, lengths, limit, Sampling(*how))._asdict()
 
-    def score(model: CausalLanguageModel, tokens: Any, lengths: Any) -> dict[str, Any]:
+    def score(model: PackedDecoder, tokens: Any, lengths: Any) -> dict[str, Any]:
         return {"log_probs": generation.score(model, tokens, lengths)}
 
-    def read(model: CausalLanguageModel, tokens: Any, lengths: Any) -> dict[str, Any]:
+    def read(model: PackedDecoder, tokens: Any, lengths: Any) -> dict[str, Any]:
         return _prefixed(generation.pack(generation.start(model, tokens, lengths)))
 
-    def go_on(model: CausalLanguageModel, _: Any, __: Any, *arrays: Any) -> dict[str, Any]:
+    def go_on(model: PackedDecoder, _: Any, __: Any, *arrays: Any) -> dict[str, Any]:
         how, packed = arrays[: len(sampling)], arrays[len(sampling) :]
         before = generation.unpack(model, dict(zip(state, packed, strict=True)))
         after, generated = generation.advance(model, before, Sampling(*how), TOKENS_PER_PART)
         return _prefixed(generation.pack(after)) | generated._asdict()
 
+    program = functools.partial(Program, ragged=ragged, pack=pack_decoder)
+    seldom = functools.partial(program, grid=few, is_on_demand=True)
     return (
-        Program(
+        program(
             name="generate",
             function=generate,
-            ragged=ragged,
             scalars=(limit, *sampling),
             grid=grid,
             trial={"max_new_tokens": 1},
         ),
-        Program(name="score", function=score, ragged=ragged, grid=few, is_on_demand=True),
-        Program(name="prompt", function=read, ragged=ragged, grid=few, is_on_demand=True),
-        Program(
-            name="continue",
-            function=go_on,
-            ragged=ragged,
-            scalars=sampling,
-            arrays=lambda _: _prefixed(state),
-            grid=few,
-            is_on_demand=True,
+        seldom(name="score", function=score),
+        seldom(name="prompt", function=read),
+        seldom(
+            name="continue", function=go_on, scalars=sampling, arrays=lambda _: _prefixed(state)
         ),
     )
 

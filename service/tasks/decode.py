@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from models import beam_search, decoding
+from models import beam_search, decoding, packed_encoder_decoder
 from models.checkpoint import ModelCard
 from models.decoding import Decoded
-from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.encoder_decoder import EncoderDecoderConfig
+from models.packed_encoder_decoder import PackedEncoderDecoder
 from models.vocabulary import Vocabulary
 from service.batcher import Ticket
 from service.engine import Result
@@ -132,19 +133,19 @@ def programs(card: ModelCard) -> Sequence[Program]:
     limit = (("max_new_tokens", np.int32(0)),)
     trial = {"max_new_tokens": 1}
 
-    def decode(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+    def decode(model: PackedEncoderDecoder, *arrays: Any) -> dict[str, Any]:
         return decoding.decode(model, *arrays)._asdict()
 
-    def search(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+    def search(model: PackedEncoderDecoder, *arrays: Any) -> dict[str, Any]:
         return beam_search.beam_search(model, *arrays, max_beams=MAX_BEAMS).finite()
 
-    def attend(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+    def attend(model: PackedEncoderDecoder, *arrays: Any) -> dict[str, Any]:
         return {"attention": decoding.cross_attention(model, *arrays)}
 
-    def begin(model: EncoderDecoder, *arrays: Any) -> dict[str, Any]:
+    def begin(model: PackedEncoderDecoder, *arrays: Any) -> dict[str, Any]:
         return decoding.pack(decoding.start(model, *arrays))
 
-    def go_on(model: EncoderDecoder, source: Any, _: Any, *arrays: Any) -> dict[str, Any]:
+    def go_on(model: PackedEncoderDecoder, source: Any, _: Any, *arrays: Any) -> dict[str, Any]:
         named = dict(zip(state_arrays(source.shape[1]), arrays, strict=True))
         state = decoding.unpack(model, named)
         return decoding.pack(decoding.advance(model, state, TOKENS_PER_PART))
@@ -163,44 +164,19 @@ def programs(card: ModelCard) -> Sequence[Program]:
             name: np.zeros(shapes[name].shape[1:], shapes[name].dtype) for name in sorted(shapes)
         }
 
+    program = functools.partial(Program, ragged=ragged, pack=packed_encoder_decoder.pack)
+    seldom = functools.partial(program, grid=few, is_on_demand=True)
     return (
-        Program(
-            name="decode", function=decode, ragged=ragged, scalars=limit, grid=grid, trial=trial
-        ),
-        Program(
+        program(name="decode", function=decode, scalars=limit, grid=grid, trial=trial),
+        seldom(
             name="search",
             function=search,
-            ragged=ragged,
             scalars=(*limit, ("num_beams", np.int32(1))),
-            grid=few,
             trial=trial,
-            is_on_demand=True,
         ),
-        Program(
-            name="attend",
-            function=attend,
-            ragged=ragged,
-            arrays=target_arrays,
-            grid=few,
-            is_on_demand=True,
-        ),
-        Program(
-            name="begin",
-            function=begin,
-            ragged=ragged,
-            scalars=limit,
-            grid=few,
-            trial=trial,
-            is_on_demand=True,
-        ),
-        Program(
-            name="go on",
-            function=go_on,
-            ragged=ragged,
-            arrays=state_arrays,
-            grid=few,
-            is_on_demand=True,
-        ),
+        seldom(name="attend", function=attend, arrays=target_arrays),
+        seldom(name="begin", function=begin, scalars=limit, trial=trial),
+        seldom(name="go on", function=go_on, arrays=state_arrays),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
-from models.packed import PackedEncoder, logits_at, pack, symbol_logits
+from models.packed import PackedStack, logits_at, pack, symbol_logits
 from models.vocabulary import Vocabulary
 from service.batcher import Ticket
 from service.errors import InvalidInput, excerpt
@@ -127,10 +127,10 @@ def programs(card: ModelCard) -> Sequence[Program]:
         card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=2, max_tokens=1024
     )
 
-    def at_masks(packed: PackedEncoder, *arrays: Any) -> dict[str, Any]:
+    def at_masks(packed: PackedStack, *arrays: Any) -> dict[str, Any]:
         return {"probs": _softmax(logits_at(packed, *arrays))}
 
-    def everywhere(packed: PackedEncoder, *arrays: Any) -> dict[str, Any]:
+    def everywhere(packed: PackedStack, *arrays: Any) -> dict[str, Any]:
         return {"probs": _softmax(symbol_logits(packed, *arrays))}
 
     def masks(length: int) -> dict[str, np.ndarray]:

@@ -21,12 +21,12 @@ def normal(seed, *shape):
 
 @pytest.fixture(scope="module")
 def queries():
-    return normal(0, BATCH, QUERIES, HEADS, HEAD_DIM)
+    return normal(0, BATCH, HEADS, QUERIES, HEAD_DIM)
 
 
 @pytest.fixture(scope="module")
 def memory():
-    shape = (BATCH, KEYS, HEADS, HEAD_DIM)
+    shape = (BATCH, HEADS, KEYS, HEAD_DIM)
     return KeyValues(normal(1, *shape), normal(2, *shape))
 
 
@@ -57,7 +57,7 @@ def test_masked_keys_get_no_weight_at_all(queries, memory):
 
 def test_what_a_masked_key_holds_changes_nothing(queries, memory):
     mask = jnp.broadcast_to(jnp.arange(KEYS) < 4, (BATCH, 1, KEYS))
-    other = KeyValues(*(part.at[:, 4:].set(1e6) for part in memory))
+    other = KeyValues(*(part.at[:, :, 4:].set(1e6) for part in memory))
     expected = compiled_attend(queries, memory, mask)
     got = compiled_attend(queries, other, mask)
     jax.tree.map(np.testing.assert_array_equal, expected, got)
@@ -74,12 +74,12 @@ def test_attention_is_the_textbook_formula(queries, memory):
     values, weights = compiled_attend(queries, memory, jnp.ones((BATCH, 1, KEYS), bool))
     for row in range(BATCH):
         for head in range(HEADS):
-            keys = np.asarray(memory.keys[row, :, head])
-            scores = np.exp(np.asarray(queries[row, :, head]) @ keys.T)
+            keys = np.asarray(memory.keys[row, head])
+            scores = np.exp(np.asarray(queries[row, head]) @ keys.T)
             expected = scores / scores.sum(axis=1, keepdims=True)
             np.testing.assert_allclose(weights[row, head], expected, atol=TOLERANCE)
-            read = expected @ np.asarray(memory.values[row, :, head])
-            np.testing.assert_allclose(values[row, :, head], read, atol=TOLERANCE)
+            read = expected @ np.asarray(memory.values[row, head])
+            np.testing.assert_allclose(values[row, head], read, atol=TOLERANCE)
 
 
 def test_softmax_is_float32_and_results_keep_the_dtype_of_the_queries(queries, memory):
@@ -115,17 +115,25 @@ def test_projections_keep_the_scale_of_their_input():
     for projected in project(x):
         assert np.std(projected) == pytest.approx(1, rel=0.1)
     out = jitted(module, lambda module, x: module.out_proj(x))
-    assert np.std(out(x.reshape(2, 256, 4, 16))) == pytest.approx(1, rel=0.1)
+    assert np.std(out(x.reshape(2, 4, 256, 16))) == pytest.approx(1, rel=0.1)
 
 
 def test_a_cache_holds_each_row_at_its_own_position_and_keeps_the_rest(memory):
     cache = empty_cache(BATCH, KEYS, HEADS, HEAD_DIM, jnp.dtype(jnp.float32))
-    first = KeyValues(*(part[:, :1] for part in memory))
-    second = KeyValues(*(part[:, 1:2] for part in memory))
+    first = KeyValues(*(part[:, :, :1] for part in memory))
+    second = KeyValues(*(part[:, :, 1:2] for part in memory))
     cache = write_cache(cache, first, jnp.array([0, 2]))
     cache = write_cache(cache, second, jnp.array([1, 3]))
     for row, at in ((0, 0), (1, 2)):
-        np.testing.assert_array_equal(cache.keys[row, at : at + 2], memory.keys[row, :2])
-        np.testing.assert_array_equal(cache.values[row, at : at + 2], memory.values[row, :2])
-        untouched = np.delete(np.asarray(cache.keys[row]), [at, at + 1], axis=0)
+        np.testing.assert_array_equal(cache.keys[row, :, at : at + 2], memory.keys[row, :, :2])
+        np.testing.assert_array_equal(cache.values[row, :, at : at + 2], memory.values[row, :, :2])
+        untouched = np.delete(np.asarray(cache.keys[row]), [at, at + 1], axis=1)
         assert (untouched == 0).all()
+
+
+def test_a_position_behind_the_end_of_a_cache_is_stored_nowhere(memory):
+    cache = empty_cache(BATCH, KEYS, HEADS, HEAD_DIM, jnp.dtype(jnp.float32))
+    new = KeyValues(*(part[:, :, :1] for part in memory))
+    written = write_cache(cache, new, jnp.array([KEYS, KEYS - 1]))
+    assert not np.any(written.keys[0])
+    np.testing.assert_array_equal(written.keys[1, :, KEYS - 1], memory.keys[1, :, 0])

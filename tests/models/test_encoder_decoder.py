@@ -149,7 +149,7 @@ def by_order(encoder_decoder):
 
 
 def memories_of(memories, row, length):
-    return jax.tree.map(lambda values: np.asarray(values)[row, :length], memories)
+    return jax.tree.map(lambda values: np.asarray(values)[row, :, :length], memories)
 
 
 def renumbered(model, order):

@@ -118,16 +118,25 @@ def test_more_requests_than_may_be_under_way_are_refused_while_probes_are_answer
 
 
 def test_a_batch_that_never_ends_turns_readiness_off(gate, threads):
-    with serving(fake_app(blocked_by(gate), request_timeout_s=0.1)) as client:
-        assert post(client).status_code == 504
-        answer = client.get("/readyz")
-        assert answer.status_code == 503
+    with serving(fake_app(blocked_by(gate), request_timeout_s=1.0)) as client:
+        held = threads.submit(post, client)
+        assert gate.entered.wait(PATIENCE_S)
+        assert held.result(PATIENCE_S).status_code == 504
+        # The batch began after the request did, so it has been running for less than that so far.
+        answer = _readiness(client, 503)
         assert "one batch has been running" in answer.json()["error"]["message"]
         assert client.get("/livez").status_code == 200
         gate.opened.set()
-        deadline = time.monotonic() + PATIENCE_S
-        while client.get("/readyz").status_code != 200:
-            assert time.monotonic() < deadline
+        _readiness(client, 200)
+
+
+def _readiness(client, status):
+    """What /readyz answers once it has that status."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (answer := client.get("/readyz")).status_code != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return answer
 
 
 def values(client):
