@@ -18,7 +18,6 @@ from flax import nnx
 
 from benchmarks import report, weights
 from benchmarks.peers.processes import Contestant, Process, running, take_turns
-from benchmarks.peers.worker import num_cores
 from models.blocks import TransformerConfig
 from models.encoder import MaskedLanguageModel
 
@@ -54,7 +53,7 @@ def contestants(directory: str) -> list[Contestant]:
         "batches": f"{directory}/batches.npz",
         "optimization": OPTIMIZATION,
     }
-    ours = {**setting, "seed": 0, "num_processes": num_cores()}
+    ours = {**setting, "seed": 0}
     return [Contestant(name=OURS, module="benchmarks.ours.training", setting=ours)] + [
         Contestant(
             name=name,

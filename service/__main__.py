@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from models import allocator
+from models import allocator, cores
 from models.checkpoint import find_bundles
 from service import compilation, device, logs, tracing
 from service.app import create_app
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.set_up(settings.log_format, settings.log_level)
     if allocator.keep_memory():
         logger.info("memory is kept for the next call")
-    if device.run_calls_side_by_side():
+    if cores.run_calls_side_by_side():
         logger.info("calls on the CPU run in the threads that make them")
     try:
         server = _prepare(settings)

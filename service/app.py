@@ -16,10 +16,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.errors import ServerErrorMiddleware
 
 from models import allocator
+from models.cores import Cores
 from service import answers, device, tracing
 from service.batcher import Batcher
 from service.compilation import CompilationCounter
-from service.cores import Cores
 from service.envelope import Envelope
 from service.errors import TriwireError
 from service.gate import Gate

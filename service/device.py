@@ -5,18 +5,15 @@ a thread of its own, gain nearly everything. They share one device, one set of p
 set of executables.
 """
 
-import math
-import os
-from pathlib import Path
 from typing import Any
 
 import jax
 
+from models.cores import num_cores
+
 AUTO = "auto"
 # More calls at once than this, and the interpreter between them is what they wait for.
 MAX_CALLS = 8
-POOL_SIZE = "PJRT_NPROC"
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
 # What a call costs by itself, in rows: on a CPU about one, on an accelerator more than a batch.
 CPU_CALL_COST_ROWS = 1.0
 ACCELERATOR_CALL_COST_ROWS = 64.0
@@ -47,36 +44,11 @@ def call_cost_rows(device: Any) -> float:
     return CPU_CALL_COST_ROWS if device.platform == "cpu" else ACCELERATOR_CALL_COST_ROWS
 
 
-def num_cores() -> int:
-    """The CPU cores that this process may use, by its affinity and by the quota of its group."""
-    affine = getattr(os, "sched_getaffinity", None)
-    cores = len(affine(0)) if affine else os.cpu_count() or 1
-    try:
-        quota, period = QUOTA.read_text(encoding="ascii").split()
-        return max(1, min(cores, math.ceil(int(quota) / int(period))))
-    # No such file, or "max": nobody has set a quota.
-    except (OSError, ValueError):
-        return cores
-
-
 def num_calls(device: Any, wanted: int) -> int:
     """How many calls are to run at once on ``device``; ``wanted`` says it, or 0 leaves it to us."""
     if device.platform != "cpu":
         return wanted or 1
     return wanted or min(num_cores(), MAX_CALLS)
-
-
-def run_calls_side_by_side() -> bool:
-    """Has every call on the CPU run in the thread that makes it, and says whether it could.
-
-    Call it before JAX has started any device. Whoever has set ``PJRT_NPROC``, the size of the pool
-    of threads of XLA, has thought about it.
-    """
-    if POOL_SIZE in os.environ:
-        return False
-    os.environ[POOL_SIZE] = "1"
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # noqa: FBT003
-    return True
 
 
 def reserve(kind: str) -> Any:

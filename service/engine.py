@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from models.checkpoint import Bundle
+from models.cores import compiler_options
 from service.errors import NonFiniteOutput
 from service.executables import NOTHING_KEPT, Executables
 from service.programs import Program, Row, collate, trial_rows
@@ -160,7 +161,9 @@ class Engine:
             return {key: _cast(jnp.asarray(array), jnp.float32) for key, array in outputs.items()}
 
         arguments = collate(program, [], batch, length)
-        return jax.jit(function).lower(form.leaves, *arguments).compile()
+        (device,) = form.leaves[0].devices()
+        lowered = jax.jit(function).lower(form.leaves, *arguments)
+        return lowered.compile(compiler_options=compiler_options(device))
 
     def run(self, name: str, rows: Sequence[Row]) -> list[Outcome]:
         """The results of ``rows``, in order, each with its padding still on.

@@ -24,8 +24,8 @@ import jax
 from jax.experimental import serialize_executable
 
 from models.checkpoint import ModelCard
+from models.cores import POOL_SIZE
 from service.compilation import LOADED
-from service.device import POOL_SIZE
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from flax import nnx
 from service.errors import TooLarge
 
 Row = dict[str, Any]
+# Larger batches of models of this size do not fit into the caches of a core, and cost more a row.
+MAX_BATCH_TOKENS = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,12 +108,17 @@ class Grid:
 
 
 def make_grid(
-    max_len: int, *, batch_sizes: Sequence[int], shortest: int, factor: int, max_tokens: int
+    max_len: int,
+    *,
+    batch_sizes: Sequence[int],
+    shortest: int,
+    factor: int,
+    max_tokens: int = MAX_BATCH_TOKENS,
 ) -> tuple[tuple[int, int], ...]:
     """The (batch, length) shapes of a program.
 
     Lengths grow from ``shortest`` by ``factor`` and end with ``max_len``; every length has a batch
-    of 1 and those of ``batch_sizes`` that hold no more than ``max_tokens`` tokens.
+    of 1 and those of ``batch_sizes``, none with more rows than hold ``max_tokens`` tokens.
     """
     lengths = []
     length = shortest
@@ -122,9 +129,17 @@ def make_grid(
     return tuple(
         (batch, length)
         for length in lengths
-        for batch in sorted({1, *batch_sizes})
-        if batch == 1 or batch * length <= max_tokens
+        for batch in sorted({1, *(min(size, max(1, max_tokens // length)) for size in batch_sizes)})
     )
+
+
+def longest_of(grid: Sequence[tuple[int, int]], max_batch: int) -> tuple[tuple[int, int], ...]:
+    """The shapes of the greatest length with up to so many rows, for what is seldom asked for.
+
+    In models of this size a pass over a whole window takes little longer than the call itself.
+    """
+    longest = max(length for _, length in grid)
+    return tuple(shape for shape in grid if shape[1] == longest and shape[0] <= max_batch)
 
 
 def trial_rows(program: Program, batch: int, length: int) -> list[Row]:

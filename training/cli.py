@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from models.checkpoint import Bundle, CheckpointError, ModelCard, find_bundle, load_model, read_card
+from models.cores import num_cores, run_calls_side_by_side
 from models.perceiver import PerceiverConfig
 from models.vocabulary import Vocabulary
 from training import causal_lm, masked_lm, pair_commands, perceiver, plots, reversal
@@ -29,7 +30,6 @@ from training.pairs import PairsError
 from training.public_text import load_public_text
 from training.recipe import Figures, Recipe
 from training.run_directory import RunError
-from training.side_by_side import side_by_side
 from training.step import Optimization
 from training.text_recipes import OWN_PRESETS, TEXT_RECIPES, recipe_for_text, recipe_to_evaluate
 
@@ -118,14 +118,9 @@ FAILURES = (
 )
 
 
-# What every process of a run raises alike; a disk may fail one of them alone.
-ALIKE = (Interrupted, *(failure for failure in FAILURES if failure is not OSError))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit status: 0, 1 for a failure, 2 for wrong arguments."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    options = parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
+    options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     for library in ("absl", "jax"):
         logging.getLogger(library).setLevel(logging.WARNING)
@@ -219,11 +214,10 @@ def _add_running(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     shared = command.add_mutually_exclusive_group()
     shared.add_argument(
-        "--cpu-processes",
+        "--cpu-threads",
         type=_positive,
-        default=1,
         metavar="N",
-        help="train data-parallel in N processes of one thread, best one for every core",
+        help="threads of one CPU, each with a share of the batch (default: one for every core)",
     )
     shared.add_argument(
         "--cpu-devices",
@@ -271,20 +265,10 @@ def _add_own_text(command: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    if options.cpu_processes > 1:
-        if options.coordinator:
-            raise OptionError("--cpu-processes: expected none of its own beside --coordinator")
-        with side_by_side(options.arguments, options.cpu_processes, ALIKE):
-            _run(options)
-        return
+    num_threads = _num_threads(options)
     if options.cpu_devices:
         split_cpu(options.cpu_devices)
     join_processes(options.coordinator, options.num_processes, options.process_id)
-    _run(options)
-
-
-def _run(options: argparse.Namespace) -> None:
-    """Trains in this process, which may be one of several."""
     recipe = _recipe(options)
     if options.seed is not None:
         recipe = dataclasses.replace(recipe, seed=options.seed)
@@ -301,11 +285,22 @@ def _run(options: argparse.Namespace) -> None:
             replace=options.replace,
             save_every=options.save_every,
             dtype=options.dtype,
+            num_threads=num_threads,
         ),
     )
     if bundle:
         card, _ = read_card(bundle)
         sys.stdout.write(f"{show(card.figures)}\nsaved {bundle}\n")
+
+
+def _num_threads(options: argparse.Namespace) -> int:
+    """How many threads may share a batch; to be asked before anything is computed."""
+    if options.cpu_devices or options.coordinator:
+        return 1
+    count = options.cpu_threads or num_cores()
+    if count > 1:
+        run_calls_side_by_side()
+    return count
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:

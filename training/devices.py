@@ -80,6 +80,13 @@ def devices_for(num_rows: int) -> list[Any]:
     return devices[:count]
 
 
+def threads_for(num_rows: int, wanted: int, mesh: Mesh) -> int:
+    """The most threads, up to ``wanted``, that ``num_rows`` rows divide over; 1 beside devices."""
+    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
+        return 1
+    return max(n for n in range(1, wanted + 1) if num_rows % n == 0)
+
+
 def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     """The devices in one row, by default all of all processes, for data parallelism."""
     devices = devices or jax.devices()

@@ -24,7 +24,7 @@ from models.checkpoint import ModelCard, find_bundles, num_params, save_model
 from models.wirings import WIRINGS
 from training import plots
 from training.card import write_model_card
-from training.devices import data_mesh, devices_for
+from training.devices import data_mesh, devices_for, threads_for
 from training.ragged import padding_share
 from training.recipe import Figures, Recipe
 from training.run_directory import RunDirectory, require_writable
@@ -56,7 +56,8 @@ class Interrupted(Exception):
 class RunOptions:
     """Where a run reads and writes, and how it runs; only ``dtype`` changes what is learned.
 
-    ``dtype`` is what the model computes in; a state is saved every ``save_every`` steps.
+    ``dtype`` is what the model computes in; a state is saved every ``save_every`` steps. One CPU
+    computes in up to ``num_threads`` threads, each with a share of the batch.
     """
 
     command: str
@@ -67,6 +68,7 @@ class RunOptions:
     replace: bool = False
     save_every: int = 500
     dtype: str = "float32"
+    num_threads: int = 1
 
 
 def train(recipe: Recipe, options: RunOptions) -> Path | None:
@@ -82,7 +84,9 @@ def train(recipe: Recipe, options: RunOptions) -> Path | None:
     """
     identity = recipe.identity()
     optimization = recipe.optimization
-    mesh = data_mesh(devices_for(optimization.batch_size // optimization.num_microbatches))
+    num_rows = optimization.batch_size // optimization.num_microbatches
+    mesh = data_mesh(devices_for(num_rows))
+    num_threads = threads_for(num_rows, options.num_threads, mesh)
     model = WIRINGS[identity.wiring].model(identity.config, rngs=nnx.Rngs(recipe.seed))
     for directory in (options.out, options.run_directory):
         require_writable(directory, BYTES_PER_PARAM * num_params(model))
@@ -93,11 +97,22 @@ def train(recipe: Recipe, options: RunOptions) -> Path | None:
         replace=options.replace,
     )
     try:
-        trainer = Trainer(model, recipe.loss, optimization, mesh=mesh, dtype=options.dtype)
+        trainer = Trainer(
+            model,
+            recipe.loss,
+            optimization,
+            mesh=mesh,
+            dtype=options.dtype,
+            num_threads=num_threads,
+        )
         taken = run_steps(recipe, trainer, run, options.save_every)
         bundle = None
         if jax.process_index() == 0:
-            how = {"seconds": round(taken.seconds, 1), "num_devices": mesh.size}
+            how = {
+                "seconds": round(taken.seconds, 1),
+                "num_devices": mesh.size,
+                "num_threads": num_threads,
+            }
             bundle = write_bundle(recipe, options, trainer.model, taken, how)
     except BaseException:
         run.close()
@@ -146,7 +161,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
     padding = [record.get("padding_share", 0.0) for record in records]
     seconds_before = records[-1]["seconds"] if records else 0.0
     total = recipe.optimization.num_steps
-    peak = matmul_peak() * trainer.mesh.size
+    peak = matmul_peak() * trainer.mesh.size * trainer.num_threads
     started = time.monotonic()
     with (
         stop_signals() as stopped,

@@ -1,92 +1,88 @@
-"""A run in several processes of this machine, which trains faster on a CPU than one with threads.
+"""A step whose parts are worked out side by side, each by a thread of its own, on one CPU.
 
-The threads of one process share products that are too small to share well. Processes of one thread
-compute rows of their own and meet once a step, to add up their gradients
-(docs/decisions/0027-training-on-a-cpu.md).
+The threads of XLA share products that are too small to share well. A call that runs from beginning
+to end in the thread that makes it (``models.cores.run_calls_side_by_side``) has a core to itself,
+so each thread takes a share of the rows; their gradients are added in the order of the rows.
+Source: docs/decisions/0027-training-on-a-cpu.md.
 """
 
-import logging
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
 
-from training.devices import DevicesError, join_processes
+from models.cores import IN_ORDER, Cores
 
-# The others have nothing left to do once this process lets them go.
-EXIT_TIMEOUT_S = 60
-
-logger = logging.getLogger(__name__)
+Batch = dict[str, np.ndarray]
 
 
-@contextmanager
-def side_by_side(
-    arguments: Sequence[str], count: int, alike: tuple[type[Exception], ...]
-) -> Iterator[None]:
-    """Makes this process the first of ``count`` that all run the command of ``arguments``.
+class StepsSideBySide:
+    """Takes steps over ``num_threads`` equal shares of a batch.
 
-    To be entered before anything is computed: from then on a process has one thread to compute
-    with. ``alike`` is what all of them raise together, as when they are asked to stop; after any
-    other exception here the others are ended.
-
-    Raises:
-        DevicesError: if another process failed where this one did not.
+    ``gradient(params, rows)`` gives sums over rows, which are added up; ``update(state, sums)``
+    gives the next state and a loss. A state is used up by a step.
     """
-    os.environ["NPROC"] = "1"
-    coordinator = f"127.0.0.1:{free_port()}"
-    others = [_start(arguments, coordinator, count, index) for index in range(1, count)]
-    try:
-        join_processes(coordinator, count, 0)
-        yield
-    except alike:
-        _leave(others)
-        raise
-    except BaseException:
-        for other in others:
-            other.kill()
-            other.wait()
-        raise
-    failed = [status for status in _leave(others) if status]
-    if failed:
-        raise DevicesError(f"expected every process to end with status 0, got {failed}")
 
+    def __init__(
+        self, gradient: Callable[..., Any], update: Callable[..., Any], num_threads: int
+    ) -> None:
+        def add(state: Any, parts: Sequence[Any]) -> Any:
+            return update(state, jax.tree.map(lambda first, *rest: sum(rest, first), *parts))
 
-def command_of(
-    arguments: Sequence[str], coordinator: str, count: int, index: int
-) -> tuple[str, ...]:
-    """What process ``index`` of ``count`` runs; of an option given twice the later one counts."""
-    several = ["--coordinator", coordinator, "--num-processes", count, "--process-id", index]
-    options = [*arguments, "--cpu-processes", 1, *several]
-    return (sys.executable, "-m", "training", *map(str, options))
+        self._gradient = jax.jit(gradient)
+        self._update = jax.jit(add, donate_argnums=0)
+        self._compiled: dict[Any, tuple[Any, ...]] = {}
+        self._num_threads = num_threads
+        self._cores = Cores(num_threads)
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="share")
 
+    def run(self, state: Any, batches: Sequence[Batch]) -> tuple[Any, np.ndarray]:
+        """The state after a step on each of ``batches``, and their losses."""
+        losses = []
+        for batch in batches:
+            shares = self._shares(batch)
+            gradient, update = self._executables(state, shares[0])
+            under_way = [
+                self._threads.submit(self._cores.run, gradient, state.params, share)
+                for share in shares
+            ]
+            state, loss = update(state, [one.result() for one in under_way])
+            losses.append(float(loss))
+        return state, np.array(losses, np.float32)
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    def flops(self, batches: Sequence[Batch]) -> float:
+        """Floating-point operations of a step, as the compiler counts them; 0 before the first."""
+        share = self._shares(batches[0])[0]
+        gradient, update = self._compiled.get(_shapes(share), (None, None))
+        return self._num_threads * _flops(gradient) + _flops(update)
 
+    def _shares(self, batch: Batch) -> list[Batch]:
+        parts = {name: np.split(rows, self._num_threads) for name, rows in batch.items()}
+        return [
+            {name: rows[index] for name, rows in parts.items()}
+            for index in range(self._num_threads)
+        ]
 
-def _start(arguments: Sequence[str], *several: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command_of(arguments, *several), stdin=subprocess.DEVNULL)
-
-
-def _leave(others: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    """Leaves together with the others, which wait for that; gives their exit statuses."""
-    jax.distributed.shutdown()
-    statuses = []
-    for other in others:
-        try:
-            statuses.append(other.wait(EXIT_TIMEOUT_S))
-        except subprocess.TimeoutExpired:
-            logger.warning(
-                "process %d did not end by itself within %d s", other.pid, EXIT_TIMEOUT_S
+    def _executables(self, state: Any, share: Batch) -> tuple[Any, ...]:
+        shapes = _shapes(share)
+        if shapes not in self._compiled:
+            sums = jax.eval_shape(self._gradient, state.params, share)
+            self._compiled[shapes] = tuple(
+                lowered.compile(compiler_options=IN_ORDER)
+                for lowered in (
+                    self._gradient.lower(state.params, share),
+                    self._update.lower(state, [sums] * self._num_threads),
+                )
             )
-            other.kill()
-            statuses.append(other.wait())
-    return statuses
+        return self._compiled[shapes]
+
+
+def _shapes(share: Batch) -> tuple[Any, ...]:
+    return tuple((name, rows.shape) for name, rows in share.items())
+
+
+def _flops(compiled: Any) -> float:
+    analysis = compiled.cost_analysis() if compiled else None
+    return float((analysis or {}).get("flops", 0.0))

@@ -3,7 +3,8 @@
 The batch is split over the devices and the parameters are on all of them; the compiler adds the
 sum over devices. A step may itself go through its batch in parts and add up their gradients, and
 several steps may be dispatched as one. None of this changes what is computed, beyond the order in
-which numbers are added.
+which numbers are added. On a CPU, threads may take a share of the batch each instead
+(training/side_by_side.py).
 
 Axis letters: B batch, T position, V vocab.
 """
@@ -23,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from training.devices import DevicesError, data_mesh
+from training.side_by_side import StepsSideBySide
 
 Batch = dict[str, np.ndarray]
 
@@ -128,6 +130,7 @@ class Trainer:
         *,
         mesh: Mesh | None = None,
         dtype: Any = jnp.float32,
+        num_threads: int = 1,
     ) -> None:
         self.mesh = mesh or data_mesh()
         self.graph, params = nnx.split(model, nnx.Param)
@@ -137,12 +140,17 @@ class Trainer:
         self.state: TrainState = jax.device_put(
             TrainState(params, tx.init(params)), self._replicated
         )
-        step = partial(
-            train_step, self.graph, loss, tx, jnp.dtype(dtype), optimization.num_microbatches
+        gradient = partial(
+            gradients, self.graph, loss, jnp.dtype(dtype), optimization.num_microbatches
         )
+        step = partial(train_step, gradient, tx)
         self._run = jax.jit(partial(jax.lax.scan, step), donate_argnums=0)
         self._compiled: dict[Any, Any] = {}
         self._num_microbatches = optimization.num_microbatches
+        self.num_threads = num_threads
+        self._side_by_side = (
+            StepsSideBySide(gradient, partial(update, tx), num_threads) if num_threads > 1 else None
+        )
 
     def run(self, batches: Sequence[Batch]) -> np.ndarray:
         """Takes a step on each of ``batches``, which are of one shape; gives their losses.
@@ -150,6 +158,9 @@ class Trainer:
         Raises:
             DevicesError: if the rows cannot be split evenly over the devices.
         """
+        if self._side_by_side:
+            self.state, losses = self._side_by_side.run(self.state, batches)
+            return losses
         stacked = {name: np.stack([b[name] for b in batches]) for name in batches[0]}
         for name, values in stacked.items():
             if values.shape[1] % self.mesh.size:
@@ -177,6 +188,8 @@ class Trainer:
 
         0 where it does not, and before the first step of that shape.
         """
+        if self._side_by_side:
+            return self._side_by_side.flops(batches) * self._num_microbatches
         shapes = tuple((name, (len(batches), *b.shape)) for name, b in batches[0].items())
         compiled = self._compiled.get(shapes)
         analysis = compiled.cost_analysis() if compiled else None
@@ -191,16 +204,28 @@ class Trainer:
         return nnx.merge(self.graph, params)
 
 
+Sums = tuple[tuple[Float[Array, ""], Float[Array, ""]], Any]
+
+
 def train_step(
-    graph: Any,
-    loss: Loss,
+    gradient: Callable[..., Sums],
     tx: optax.GradientTransformation,
-    dtype: Any,
-    num_microbatches: int,
     state: TrainState,
     batch: dict[str, jax.Array],
 ) -> tuple[TrainState, Float[Array, ""]]:
     """The state after one step on ``batch``, and the mean loss before it."""
+    return update(tx, state, gradient(state.params, batch))
+
+
+def gradients(
+    graph: Any,
+    loss: Loss,
+    dtype: Any,
+    num_microbatches: int,
+    params: Any,
+    batch: dict[str, jax.Array],
+) -> Sums:
+    """The loss of a batch, how much it counts, and the loss's gradient: sums over rows."""
 
     def objective(params: Any, part: dict[str, jax.Array]) -> tuple[Any, Any]:
         cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
@@ -208,16 +233,24 @@ def train_step(
 
     gradient = jax.value_and_grad(objective, has_aux=True)
     if num_microbatches == 1:
-        (total, count), grads = gradient(state.params, batch)
-    else:
-        parts = jax.tree.map(partial(_split, num_microbatches), batch)
+        (total, count), grads = gradient(params, batch)
+        return (total, count), grads
+    parts = jax.tree.map(partial(_split, num_microbatches), batch)
 
-        def add(sums: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, sums, gradient(state.params, part)), None
+    def add(sums: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, gradient(params, part)), None
 
-        shapes = jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts))
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        ((total, count), grads), _ = jax.lax.scan(add, zeros, parts)
+    shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    ((total, count), grads), _ = jax.lax.scan(add, zeros, parts)
+    return (total, count), grads
+
+
+def update(
+    tx: optax.GradientTransformation, state: TrainState, sums: Sums
+) -> tuple[TrainState, Float[Array, ""]]:
+    """The state after a step along the mean of such sums, and the mean loss."""
+    (total, count), grads = sums
     count = jnp.maximum(count, 1.0)
     grads = jax.tree.map(lambda leaf: leaf / count, grads)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from models import allocator
+from models.cores import Cores, run_calls_side_by_side
 from service import device
-from service.cores import Cores
 from service.engine import Engine
 from service.programs import Program
 
@@ -18,7 +18,7 @@ from service.programs import Program
 def set_up() -> None:
     """What the service sees to before JAX starts, for models on the CPU."""
     allocator.keep_memory()
-    device.run_calls_side_by_side()
+    run_calls_side_by_side()
     device.reserve("cpu")
 
 

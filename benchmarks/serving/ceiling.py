@@ -16,7 +16,7 @@ from benchmarks.peers.worker import answer_calls
 from benchmarks.serving.answers import NUM_CANDIDATES
 from benchmarks.serving.reference import read
 from benchmarks.serving.texts import NUM_CHARACTERS
-from models import allocator
+from models import allocator, cores
 from models.checkpoint import load_model
 from service import device
 from service.engine import Engine
@@ -29,7 +29,7 @@ class Ceiling:
 
     def __init__(self, bundle: str, texts: list[str]) -> None:
         allocator.keep_memory()
-        device.run_calls_side_by_side()
+        cores.run_calls_side_by_side()
         chosen = device.reserve("cpu")
         loaded = load_model(Path(bundle))
         program, *_ = fill_mask.programs(loaded.card)

@@ -18,7 +18,13 @@ from models.checkpoint import ModelCard
 from models.generation import Sampling
 from models.packed import PackedDecoder, pack_decoder
 from service.batcher import Ticket
-from service.programs import Program, Ragged, Row, make_grid
+from service.programs import (
+    Program,
+    Ragged,
+    Row,
+    longest_of,
+    make_grid,
+)
 from service.registry import LoadedModel
 from service.tasks.context import Context
 from service.tasks.stops import Stop, StopSearch
@@ -155,12 +161,8 @@ def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for a decoder."""
     config = TransformerConfig(**card.config)
     ragged = Ragged(name="tokens", dtype=np.int32)
-    grid = make_grid(
-        config.max_seq_len, batch_sizes=(4, 16), shortest=16, factor=4, max_tokens=2048
-    )
-    # In models of this size a pass over a whole window takes little longer than the call itself, so
-    # what streams and prompts need is compiled for no other length.
-    few = tuple(shape for shape in grid if shape[0] <= 4 and shape[1] == config.max_seq_len)
+    grid = make_grid(config.max_seq_len, batch_sizes=(4, 16), shortest=16, factor=4)
+    few = longest_of(grid, 4)
     limit = ("max_new_tokens", np.int32(0))
     sampling = (
         ("temperature", np.float32(0)),

@@ -20,7 +20,13 @@ from models.vocabulary import Vocabulary
 from service.batcher import Ticket
 from service.engine import Result
 from service.errors import InvalidInput
-from service.programs import Program, Ragged, Row, make_grid
+from service.programs import (
+    Program,
+    Ragged,
+    Row,
+    longest_of,
+    make_grid,
+)
 from service.registry import LoadedModel
 from service.schemas import MAX_BEAMS, DecodeRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
@@ -126,10 +132,8 @@ def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for an encoder-decoder."""
     config = EncoderDecoderConfig(**card.config)
     ragged = Ragged(name="source", dtype=np.int32)
-    grid = make_grid(
-        card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4, max_tokens=2048
-    )
-    few = tuple(shape for shape in grid if shape[0] <= 4)
+    grid = make_grid(card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4)
+    few = longest_of(grid, 4)
     limit = (("max_new_tokens", np.int32(0)),)
     trial = {"max_new_tokens": 1}
 

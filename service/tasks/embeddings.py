@@ -71,9 +71,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
     def embed(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
         return {"embedding": model.embed(*arrays)}
 
-    grid = make_grid(
-        card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4, max_tokens=1024
-    )
+    grid = make_grid(card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4)
     ragged = Ragged(name="tokens", dtype=np.int32)
     return (Program(name=PROGRAM, function=embed, ragged=ragged, grid=grid),)
 

@@ -5,6 +5,7 @@ is longer than the model's window is never cut: each mask is read in the window 
 a side of a mask is worth is read from that window cropped behind or before the mask.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from models.packed import PackedStack, logits_at, pack, symbol_logits
 from models.vocabulary import Vocabulary
 from service.batcher import Ticket
 from service.errors import InvalidInput, excerpt
-from service.programs import Program, Ragged, make_grid
+from service.programs import Program, Ragged, longest_of, make_grid
 from service.registry import LoadedModel
 from service.schemas import FillMaskRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
@@ -123,9 +124,7 @@ class FillMaskAnswer:
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for an encoder."""
     ragged = Ragged(name="tokens", dtype=np.int32)
-    grid = make_grid(
-        card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=2, max_tokens=1024
-    )
+    grid = make_grid(card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=2)
 
     def at_masks(packed: PackedStack, *arrays: Any) -> dict[str, Any]:
         return {"probs": _softmax(logits_at(packed, *arrays))}
@@ -140,26 +139,11 @@ def programs(card: ModelCard) -> Sequence[Program]:
         probs, attention = model.predict(*arrays)
         return {"probs": probs, "attention": attention}
 
-    few = make_grid(
-        card.limits["max_len"], batch_sizes=(4,), shortest=16, factor=4, max_tokens=1024
-    )
+    seldom = functools.partial(Program, ragged=ragged, grid=longest_of(grid, 4), is_on_demand=True)
     return (
         Program(name=PROGRAM, function=at_masks, ragged=ragged, arrays=masks, grid=grid, pack=pack),
-        Program(
-            name=PROGRAM_OF_MANY,
-            function=everywhere,
-            ragged=ragged,
-            grid=few,
-            is_on_demand=True,
-            pack=pack,
-        ),
-        Program(
-            name=PROGRAM_WITH_ATTENTION,
-            function=full,
-            ragged=ragged,
-            grid=few,
-            is_on_demand=True,
-        ),
+        seldom(name=PROGRAM_OF_MANY, function=everywhere, pack=pack),
+        seldom(name=PROGRAM_WITH_ATTENTION, function=full),
     )
 
 

@@ -130,9 +130,7 @@ class Summaries:
 
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for a Perceiver."""
-    grid = make_grid(
-        card.limits["max_len"], batch_sizes=(4,), shortest=128, factor=4, max_tokens=2048
-    )
+    grid = make_grid(card.limits["max_len"], batch_sizes=(4,), shortest=128, factor=4)
 
     def encode(packed: PackedPerceiver, *arrays: Any) -> dict[str, Any]:
         return {"latents": packed_perceiver.encode(packed, *arrays)}
@@ -145,12 +143,13 @@ def programs(card: ModelCard) -> Sequence[Program]:
 
     tokens = Ragged(name="tokens", dtype=np.int32)
     vectors = Ragged(name="vectors", dtype=np.float32, trailing=(card.config["embed_dim"],))
-    program = functools.partial(Program, grid=grid, pack=pack)
+    alone = tuple(shape for shape in grid if shape[0] == 1)
+    seldom = functools.partial(Program, grid=alone, pack=pack, is_on_demand=True)
     return (
-        program(name=OF_TEXT, function=encode, ragged=tokens),
-        program(name=OF_TEXT_AND_BACK, function=of_text_and_back, ragged=tokens, is_on_demand=True),
-        program(name=OF_VECTORS, function=encode, ragged=vectors, is_on_demand=True),
-        program(name=READING, function=reading, ragged=tokens, is_on_demand=True),
+        Program(name=OF_TEXT, function=encode, ragged=tokens, grid=grid, pack=pack),
+        seldom(name=OF_TEXT_AND_BACK, function=of_text_and_back, ragged=tokens),
+        seldom(name=OF_VECTORS, function=encode, ragged=vectors),
+        seldom(name=READING, function=reading, ragged=tokens),
     )
 
 

@@ -7,16 +7,15 @@ import numpy as np
 
 from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
-from service.programs import Program, Ragged, make_grid
+from service.programs import Program, Ragged
 
 PROGRAM = "states"
 
 
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for the states of an encoder."""
-    grid = make_grid(
-        card.limits["max_len"], batch_sizes=(4,), shortest=16, factor=4, max_tokens=1024
-    )
+    longest = card.limits["max_len"]
+    grid = ((1, longest), (4, longest))
 
     def states(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
         return {"states": model.encoder(*arrays).states}
