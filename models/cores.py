@@ -18,7 +18,7 @@ POOL_SIZE = "PJRT_NPROC"
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 # By default XLA hands operations that are ready together to its pool, where the rest of a call then
 # stays, and all calls wait for the one thread of the pool.
-IN_ORDER = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+IN_ORDER: dict[str, Any] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 def num_cores() -> int:

@@ -178,7 +178,7 @@ class Trainer:
         return jax.make_array_from_callback(values.shape, self._by_row, values.__getitem__)
 
     def _executable(self, placed: dict[str, jax.Array]) -> Any:
-        shapes = tuple((name, array.shape) for name, array in placed.items())
+        shapes = tuple(sorted((name, array.shape) for name, array in placed.items()))
         if shapes not in self._compiled:
             self._compiled[shapes] = self._run.lower(self.state, placed).compile()
         return self._compiled[shapes]
@@ -190,7 +190,7 @@ class Trainer:
         """
         if self._side_by_side:
             return self._side_by_side.flops(batches) * self._num_microbatches
-        shapes = tuple((name, (len(batches), *b.shape)) for name, b in batches[0].items())
+        shapes = tuple(sorted((name, (len(batches), *b.shape)) for name, b in batches[0].items()))
         compiled = self._compiled.get(shapes)
         analysis = compiled.cost_analysis() if compiled else None
         # The compiler counts the body of a loop once, and what one device does.

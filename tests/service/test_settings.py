@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from models import allocator
+from models import allocator, cores
 from service import __main__, compilation, device, logs, server, tracing
 from service.device import find_device
 from service.settings import SECRETS, GridSetting, Settings, load_settings
@@ -76,7 +76,7 @@ def served(monkeypatch, checkpoints):
     monkeypatch.setattr(__main__, "Server", Quiet)
     monkeypatch.setattr(compilation, "cache_directory", lambda where: None)
     monkeypatch.setattr(device, "reserve", find_device)
-    monkeypatch.setattr(device, "run_calls_side_by_side", lambda: True)
+    monkeypatch.setattr(cores, "run_calls_side_by_side", lambda: True)
     monkeypatch.setattr(allocator, "keep_memory", lambda: True)
     monkeypatch.setattr(logs, "set_up", lambda *_: None)
     monkeypatch.setattr(tracing, "exporting", lambda: None)

@@ -24,6 +24,14 @@ def no_network(monkeypatch, tmp_path):
 
 
 @pytest.fixture(autouse=True)
+def threads_of_tests(monkeypatch):
+    """The command line would choose XLA's threads for this process, whose devices are there."""
+    from training import cli
+
+    monkeypatch.setattr(cli, "run_calls_side_by_side", lambda: False)
+
+
+@pytest.fixture(autouse=True)
 def usual_promotion():
     """optax raises a float to the power of an integer array, which strict promotion forbids.
 

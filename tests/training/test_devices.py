@@ -15,7 +15,13 @@ from flax import nnx
 
 from models.checkpoint import flatten
 from models.wirings import WIRINGS
-from training.devices import DevicesError, data_mesh, devices_for, join_processes
+from training.devices import (
+    DevicesError,
+    data_mesh,
+    devices_for,
+    join_processes,
+    threads_for,
+)
 from training.step import Optimization, Trainer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,16 +34,24 @@ COARSE = 0.05
 NAMES = ("masked-lm", "reversal", "perceiver", "causal-lm")
 
 
-def losses_of(recipe, *, num_devices=1, dtype="float32", width=1, **fields):
-    """The losses of a few steps on fixed rows, and the parameters after them."""
+def trainer_of(recipe, *, num_devices=1, dtype="float32", num_threads=1, **fields):
     identity = recipe.identity()
     model = WIRINGS[identity.wiring].model(identity.config, rngs=nnx.Rngs(0))
     mesh = data_mesh(jax.devices()[:num_devices])
-    trainer = Trainer(
-        model, recipe.loss, dataclasses.replace(BASE, **fields), mesh=mesh, dtype=dtype
+    optimization = dataclasses.replace(BASE, **fields)
+    return Trainer(
+        model, recipe.loss, optimization, mesh=mesh, dtype=dtype, num_threads=num_threads
     )
-    batches = [{k: np.resize(v, (8, *v.shape[1:])) for k, v in recipe.batch(0).items()}]
-    groups = [batches * width] * (NUM_STEPS // width)
+
+
+def eight_rows(recipe):
+    return {k: np.resize(v, (8, *v.shape[1:])) for k, v in recipe.batch(0).items()}
+
+
+def losses_of(recipe, *, width=1, **options):
+    """The losses of a few steps on fixed rows, and the parameters after them."""
+    trainer = trainer_of(recipe, **options)
+    groups = [[eight_rows(recipe)] * width] * (NUM_STEPS // width)
     losses = np.concatenate([trainer.run(group) for group in groups])
     return losses, flatten(nnx.state(trainer.model, nnx.Param))
 
@@ -64,6 +78,41 @@ def test_gradients_added_up_over_parts_are_those_of_the_whole(recipes, plain):
 def test_parts_and_devices_together_train_like_one_device(recipes, plain):
     parts, _ = losses_of(recipes["masked-lm"], num_devices=4, num_microbatches=2)
     np.testing.assert_allclose(parts, plain["masked-lm"][0], atol=ROUNDING)
+
+
+@pytest.mark.parametrize("name", ["masked-lm", "perceiver"])
+@pytest.mark.parametrize(("num_threads", "num_microbatches"), [(2, 1), (4, 2)])
+def test_threads_that_share_a_batch_train_like_one(
+    recipes, plain, name, num_threads, num_microbatches
+):
+    options = {"num_threads": num_threads, "num_microbatches": num_microbatches}
+    shared, params = losses_of(recipes[name], **options)
+    np.testing.assert_allclose(shared, plain[name][0], atol=ROUNDING)
+    again, same = losses_of(recipes[name], **options)
+    np.testing.assert_array_equal(again, shared)
+    for leaf, other in zip(params.values(), same.values(), strict=True):
+        np.testing.assert_array_equal(other, leaf)
+
+
+def test_threads_count_the_work_of_the_whole_batch(recipes):
+    batches = [eight_rows(recipes["masked-lm"])]
+    alone, shared = (trainer_of(recipes["masked-lm"], num_threads=count) for count in (1, 2))
+    assert shared.flops(batches) == 0
+    for trainer in (alone, shared):
+        trainer.run(batches)
+    assert alone.flops(batches) > 1e6
+    assert shared.flops(batches) == pytest.approx(alone.flops(batches), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "wanted", "count"), [(64, 2, 2), (64, 3, 2), (9, 4, 3), (7, 4, 1), (1, 8, 1)]
+)
+def test_a_run_takes_the_most_threads_that_its_rows_divide_over(num_rows, wanted, count):
+    assert threads_for(num_rows, wanted, data_mesh(jax.devices()[:1])) == count
+
+
+def test_beside_several_devices_there_is_one_thread():
+    assert threads_for(64, 2, data_mesh()) == 1
 
 
 def test_steps_that_are_dispatched_together_are_the_same_steps(recipes, plain):
@@ -142,18 +191,19 @@ def run_processes(tmp_path, count):
 
 
 @pytest.mark.slow
-def test_processes_side_by_side_train_like_one(tmp_path):
+def test_threads_of_the_command_train_like_one(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     losses = []
     for count in ("1", "2"):
         command = [sys.executable, "-m", "training", "reversal", "--preset", "debug"]
-        command += ["--num-steps", "20", "--out", str(tmp_path), "--cpu-processes", count]
+        command += ["--num-steps", "20", "--out", str(tmp_path), "--cpu-threads", count]
         command += ["--run-dir", str(tmp_path / f"run-{count}")]
         subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=240)
         lines = (tmp_path / f"run-{count}" / "metrics.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
+        card = json.loads((tmp_path / "reversal" / count / "model.json").read_text())
+        assert card["recipe"]["num_threads"] == int(count)
     np.testing.assert_allclose(losses[1], losses[0], atol=ROUNDING)
-    assert sorted(path.name for path in (tmp_path / "reversal").iterdir()) == ["1", "2"]
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ class Countdown(Trainer):
     def __init__(self):
         self.groups = []
         self.mesh = data_mesh()
+        self.num_threads = 1
         self.state = TrainState({"w": jnp.zeros(2)}, {})
 
     def run(self, batches):
