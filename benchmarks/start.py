@@ -31,6 +31,7 @@ REQUESTS = {
 }
 NUM_MORE = 50
 PATIENCE_S = 900.0
+POLL_S = 0.05
 
 
 @contextlib.contextmanager
@@ -55,11 +56,13 @@ def serving(checkpoints: Path, cache: Path, models: str) -> Iterator[tuple[str, 
 
 def _wait(process: subprocess.Popen[bytes], address: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(httpx2.TransportError):
-            if httpx2.get(f"{address}/readyz", timeout=5).status_code == 200:
-                return
-        time.sleep(0.02)
+    # One client, seldom asking: it has the same cores as what it waits for.
+    with httpx2.Client(base_url=address, timeout=5) as client:
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(httpx2.TransportError):
+                if client.get("/readyz").status_code == 200:
+                    return
+            time.sleep(POLL_S)
     raise SystemExit(f"expected a service that becomes ready, got status {process.poll()}")
 
 

@@ -36,6 +36,10 @@ def encode_array(array: np.ndarray, encoding: Encoding) -> np.ndarray | str:
     return base64.b64encode(plain.tobytes()).decode() if encoding == "base64" else plain
 
 
+# They count where they are counted: in what holds them.
+SCALARS = frozenset((int, float, bool, type(None)))
+
+
 def to_json(content: Any) -> bytes:
     """``content`` as JSON; numpy arrays are written as they are.
 
@@ -49,6 +53,9 @@ def is_small(content: Any) -> bool:
     left, waiting = FEW_VALUES, [content]
     while waiting and left >= 0:
         value = waiting.pop()
+        # Most of what there is; an answer is looked through for each request.
+        if type(value) in SCALARS:
+            continue
         if isinstance(value, list | tuple):
             left -= len(value)
             # What is too much already need not be looked into.

@@ -3,6 +3,7 @@
 Rows of different lengths are padded in numpy to one of those shapes.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,15 +61,15 @@ class Program:
         Raises:
             TooLarge: if none does.
         """
-        fitting = [size for _, size in self.grid if size >= length]
-        if not fitting:
-            longest = max(size for _, size in self.grid)
-            raise TooLarge(f"expected at most {longest} tokens, got {length}")
-        return min(fitting)
+        lengths = list(_batches_by_length(self.grid))
+        for size in lengths:
+            if size >= length:
+                return size
+        raise TooLarge(f"expected at most {lengths[-1]} tokens, got {length}")
 
-    def batch_sizes(self, bucket: int) -> list[int]:
+    def batch_sizes(self, bucket: int) -> tuple[int, ...]:
         """The compiled batch sizes at that length, ascending."""
-        return sorted(batch for batch, size in self.grid if size == bucket)
+        return _batches_by_length(self.grid)[bucket]
 
     def shape(self, num_rows: int, longest: int) -> tuple[int, int]:
         """The smallest compiled (batch, length) that holds so many rows of at most that length.
@@ -78,6 +79,16 @@ class Program:
         """
         length = self.bucket(longest)
         return min(size for size in self.batch_sizes(length) if size >= num_rows), length
+
+
+# Every row of every request asks for them.
+@functools.cache
+def _batches_by_length(grid: tuple[tuple[int, int], ...]) -> dict[int, tuple[int, ...]]:
+    """The batch sizes at every length, both ascending."""
+    found: dict[int, list[int]] = {}
+    for batch, length in sorted(grid, key=lambda shape: shape[::-1]):
+        found.setdefault(length, []).append(batch)
+    return {length: tuple(batches) for length, batches in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

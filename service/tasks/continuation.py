@@ -162,7 +162,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
     config = TransformerConfig(**card.config)
     ragged = Ragged(name="tokens", dtype=np.int32)
     grid = make_grid(config.max_seq_len, batch_sizes=(4, 16), shortest=16, factor=4)
-    few = longest_of(grid, 4)
+    one, few = longest_of(grid, 1), longest_of(grid, 4)
     limit = ("max_new_tokens", np.int32(0))
     sampling = (
         ("temperature", np.float32(0)),
@@ -190,7 +190,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
         return _prefixed(generation.pack(after)) | generated._asdict()
 
     program = functools.partial(Program, ragged=ragged, pack=pack_decoder)
-    seldom = functools.partial(program, grid=few, is_on_demand=True)
+    seldom = functools.partial(program, is_on_demand=True)
     return (
         program(
             name="generate",
@@ -199,10 +199,14 @@ def programs(card: ModelCard) -> Sequence[Program]:
             grid=grid,
             trial={"max_new_tokens": 1},
         ),
-        seldom(name="score", function=score),
-        seldom(name="prompt", function=read),
+        seldom(name="score", function=score, grid=one),
+        seldom(name="prompt", function=read, grid=few),
         seldom(
-            name="continue", function=go_on, scalars=sampling, arrays=lambda _: _prefixed(state)
+            name="continue",
+            function=go_on,
+            grid=few,
+            scalars=sampling,
+            arrays=lambda _: _prefixed(state),
         ),
     )
 

@@ -133,7 +133,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
     config = EncoderDecoderConfig(**card.config)
     ragged = Ragged(name="source", dtype=np.int32)
     grid = make_grid(card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4)
-    few = longest_of(grid, 4)
+    one, few = longest_of(grid, 1), longest_of(grid, 4)
     limit = (("max_new_tokens", np.int32(0)),)
     trial = {"max_new_tokens": 1}
 
@@ -169,18 +169,19 @@ def programs(card: ModelCard) -> Sequence[Program]:
         }
 
     program = functools.partial(Program, ragged=ragged, pack=packed_encoder_decoder.pack)
-    seldom = functools.partial(program, grid=few, is_on_demand=True)
+    seldom = functools.partial(program, is_on_demand=True)
     return (
         program(name="decode", function=decode, scalars=limit, grid=grid, trial=trial),
         seldom(
             name="search",
             function=search,
+            grid=one,
             scalars=(*limit, ("num_beams", np.int32(1))),
             trial=trial,
         ),
-        seldom(name="attend", function=attend, arrays=target_arrays),
-        seldom(name="begin", function=begin, scalars=limit, trial=trial),
-        seldom(name="go on", function=go_on, arrays=state_arrays),
+        seldom(name="attend", function=attend, grid=one, arrays=target_arrays),
+        seldom(name="begin", function=begin, grid=few, scalars=limit, trial=trial),
+        seldom(name="go on", function=go_on, grid=few, arrays=state_arrays),
     )
 
 

@@ -139,7 +139,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
         probs, attention = model.predict(*arrays)
         return {"probs": probs, "attention": attention}
 
-    seldom = functools.partial(Program, ragged=ragged, grid=longest_of(grid, 4), is_on_demand=True)
+    seldom = functools.partial(Program, ragged=ragged, grid=longest_of(grid, 1), is_on_demand=True)
     return (
         Program(name=PROGRAM, function=at_masks, ragged=ragged, arrays=masks, grid=grid, pack=pack),
         seldom(name=PROGRAM_OF_MANY, function=everywhere, pack=pack),

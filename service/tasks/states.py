@@ -15,7 +15,7 @@ PROGRAM = "states"
 def programs(card: ModelCard) -> Sequence[Program]:
     """What serving compiles for the states of an encoder."""
     longest = card.limits["max_len"]
-    grid = ((1, longest), (4, longest))
+    grid = ((1, longest),)
 
     def states(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
         return {"states": model.encoder(*arrays).states}
