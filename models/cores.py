@@ -59,6 +59,8 @@ class Cores:
     was not alone the last time therefore holds a core. One that was may run anywhere: what else the
     machine has to do may be on that core.
 
+    A core that a thread has come to is that thread's for good, and a call must not make another.
+
     Nothing is held unless there is a thread for every core that the process may use: fewer cores
     than that would be taken from others at random, and a quota is not tied to any core.
     """

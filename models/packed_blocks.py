@@ -120,13 +120,17 @@ def pack_embedding(
     tokens: nnx.Embed, positions: nnx.Embed, query_key_value: Matrix
 ) -> PackedEmbedding:
     """Embeddings that a block with that matrix reads first."""
-    tables = on_host(tokens.embedding), on_host(positions.embedding)
+    of_tokens, of_positions = on_host(tokens.embedding), on_host(positions.embedding)
     # Rounded once: the sum of two rows is to be as near as the product of a sum would be.
-    projected = (
-        (table.astype(np.float64) @ query_key_value).astype(np.float32) for table in tables
+    projected_tokens, projected_positions = (
+        (table.astype(np.float64) @ query_key_value).astype(np.float32)
+        for table in (of_tokens, of_positions)
     )
     return PackedEmbedding(
-        **dict(zip(PackedEmbedding.__dataclass_fields__, (*tables, *projected), strict=True))
+        tokens=of_tokens,
+        positions=of_positions,
+        projected_tokens=projected_tokens,
+        projected_positions=projected_positions,
     )
 
 
@@ -184,7 +188,8 @@ def embedded(
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B T _"]]:
     """What the first block reads, and what its matrix makes of that behind its norm."""
     x = embedding.tokens[tokens] + embedding.positions[positions]
-    projected = embedding.projected_tokens[tokens] + embedding.projected_positions[positions]
+    of_tokens = embedding.projected_tokens[tokens].astype(jnp.float32)
+    projected = of_tokens + embedding.projected_positions[positions].astype(jnp.float32)
     return x, (projected * _over_norm(x, shape)).astype(x.dtype)
 
 

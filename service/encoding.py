@@ -36,7 +36,7 @@ def encode_array(array: np.ndarray, encoding: Encoding) -> np.ndarray | str:
     return base64.b64encode(plain.tobytes()).decode() if encoding == "base64" else plain
 
 
-# They count where they are counted: in what holds them.
+# What holds them has counted them already.
 SCALARS = frozenset((int, float, bool, type(None)))
 
 

@@ -22,7 +22,7 @@ from training import causal_lm, masked_lm, pair_commands, perceiver, plots, reve
 from training.causal_lm_ragged import RaggedCausalLMRecipe
 from training.corpus import CorpusError, is_book, load_corpus
 from training.cost_curve import measure_cost
-from training.devices import DevicesError, join_processes, split_cpu
+from training.devices import DevicesError, join_processes, split_cpu, threads_for
 from training.loop import Interrupted, RunOptions, TrainingError, show, train
 from training.masked_lm_ragged import RaggedMaskedLMRecipe
 from training.own_text import BUILD
@@ -265,7 +265,8 @@ def _add_own_text(command: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    num_threads = _num_threads(options)
+    if options.cpu_threads and options.coordinator:
+        raise OptionError("--cpu-threads: expected none beside --coordinator")
     if options.cpu_devices:
         split_cpu(options.cpu_devices)
     join_processes(options.coordinator, options.num_processes, options.process_id)
@@ -285,7 +286,7 @@ def _train(options: argparse.Namespace) -> None:
             replace=options.replace,
             save_every=options.save_every,
             dtype=options.dtype,
-            num_threads=num_threads,
+            num_threads=_num_threads(options, recipe.optimization),
         ),
     )
     if bundle:
@@ -293,14 +294,13 @@ def _train(options: argparse.Namespace) -> None:
         sys.stdout.write(f"{show(card.figures)}\nsaved {bundle}\n")
 
 
-def _num_threads(options: argparse.Namespace) -> int:
-    """How many threads may share a batch; to be asked before anything is computed."""
+def _num_threads(options: argparse.Namespace, optimization: Optimization) -> int:
+    """How many threads share a batch; to be asked before anything is computed."""
     if options.cpu_devices or options.coordinator:
         return 1
-    count = options.cpu_threads or num_cores()
-    if count > 1:
-        run_calls_side_by_side()
-    return count
+    num_rows = optimization.batch_size // optimization.num_microbatches
+    count = threads_for(num_rows, options.cpu_threads or num_cores())
+    return count if count > 1 and run_calls_side_by_side() else 1
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:

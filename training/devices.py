@@ -80,11 +80,17 @@ def devices_for(num_rows: int) -> list[Any]:
     return devices[:count]
 
 
-def threads_for(num_rows: int, wanted: int, mesh: Mesh) -> int:
-    """The most threads, up to ``wanted``, that ``num_rows`` rows divide over; 1 beside devices."""
-    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
-        return 1
-    return max(n for n in range(1, wanted + 1) if num_rows % n == 0)
+def threads_for(num_rows: int, wanted: int) -> int:
+    """The most threads, up to ``wanted``, that ``num_rows`` rows divide over."""
+    count = max(n for n in range(1, wanted + 1) if num_rows % n == 0)
+    if count < wanted:
+        logger.warning("%d rows divide over %d of %d threads", num_rows, count, wanted)
+    return count
+
+
+def is_one_cpu(mesh: Mesh) -> bool:
+    """Whether there is one device, a CPU, so that threads can share its batches."""
+    return mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
 
 
 def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:

@@ -24,7 +24,7 @@ from models.checkpoint import ModelCard, find_bundles, num_params, save_model
 from models.wirings import WIRINGS
 from training import plots
 from training.card import write_model_card
-from training.devices import data_mesh, devices_for, threads_for
+from training.devices import data_mesh, devices_for, is_one_cpu
 from training.ragged import padding_share
 from training.recipe import Figures, Recipe
 from training.run_directory import RunDirectory, require_writable
@@ -57,7 +57,7 @@ class RunOptions:
     """Where a run reads and writes, and how it runs; only ``dtype`` changes what is learned.
 
     ``dtype`` is what the model computes in; a state is saved every ``save_every`` steps. One CPU
-    computes in up to ``num_threads`` threads, each with a share of the batch.
+    computes in ``num_threads`` threads, each with a share of the batch.
     """
 
     command: str
@@ -86,7 +86,7 @@ def train(recipe: Recipe, options: RunOptions) -> Path | None:
     optimization = recipe.optimization
     num_rows = optimization.batch_size // optimization.num_microbatches
     mesh = data_mesh(devices_for(num_rows))
-    num_threads = threads_for(num_rows, options.num_threads, mesh)
+    num_threads = options.num_threads if is_one_cpu(mesh) else 1
     model = WIRINGS[identity.wiring].model(identity.config, rngs=nnx.Rngs(recipe.seed))
     for directory in (options.out, options.run_directory):
         require_writable(directory, BYTES_PER_PARAM * num_params(model))

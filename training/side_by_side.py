@@ -52,11 +52,14 @@ class StepsSideBySide:
             losses.append(float(loss))
         return state, np.array(losses, np.float32)
 
-    def flops(self, batches: Sequence[Batch]) -> float:
-        """Floating-point operations of a step, as the compiler counts them; 0 before the first."""
+    def flops(self, batches: Sequence[Batch], num_microbatches: int) -> float:
+        """Floating-point operations of a step, as the compiler counts them; 0 before the first.
+
+        It counts one of the parts that a thread goes through.
+        """
         share = self._shares(batches[0])[0]
         gradient, update = self._compiled.get(_shapes(share), (None, None))
-        return self._num_threads * _flops(gradient) + _flops(update)
+        return self._num_threads * num_microbatches * _flops(gradient) + _flops(update)
 
     def _shares(self, batch: Batch) -> list[Batch]:
         parts = {name: np.split(rows, self._num_threads) for name, rows in batch.items()}

@@ -23,7 +23,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from training.devices import DevicesError, data_mesh
+from training.devices import DevicesError, data_mesh, is_one_cpu
 from training.side_by_side import StepsSideBySide
 
 Batch = dict[str, np.ndarray]
@@ -119,7 +119,11 @@ class TrainState(NamedTuple):
 class Trainer:
     """A model's compiled training steps over a mesh of devices, one executable for each shape.
 
-    Parameters and optimiser state are float32; the model computes in ``dtype``.
+    Parameters and optimiser state are float32; the model computes in ``dtype``. On one CPU,
+    ``num_threads`` share every batch.
+
+    Raises:
+        DevicesError: if there are several threads, and not one CPU alone.
     """
 
     def __init__(
@@ -133,6 +137,8 @@ class Trainer:
         num_threads: int = 1,
     ) -> None:
         self.mesh = mesh or data_mesh()
+        if num_threads > 1 and not is_one_cpu(self.mesh):
+            raise DevicesError(f"num_threads: expected 1 beside {self.mesh}, got {num_threads}")
         self.graph, params = nnx.split(model, nnx.Param)
         tx = optimization.transformation()
         self._replicated = NamedSharding(self.mesh, PartitionSpec())
@@ -156,22 +162,27 @@ class Trainer:
         """Takes a step on each of ``batches``, which are of one shape; gives their losses.
 
         Raises:
-            DevicesError: if the rows cannot be split evenly over the devices.
+            DevicesError: if the rows cannot be split evenly over the devices, or the threads.
         """
+        self._require_shares(batches)
         if self._side_by_side:
             self.state, losses = self._side_by_side.run(self.state, batches)
             return losses
         stacked = {name: np.stack([b[name] for b in batches]) for name in batches[0]}
-        for name, values in stacked.items():
-            if values.shape[1] % self.mesh.size:
-                raise DevicesError(
-                    f"{name}: expected rows in a multiple of {self.mesh.size} devices, "
-                    f"got {values.shape[1]}"
-                )
         placed = jax.tree.map(self._place, stacked)
         compiled = self._executable(placed)
         self.state, losses = compiled(self.state, placed)
         return np.asarray(losses.addressable_data(0))
+
+    def _require_shares(self, batches: Sequence[Batch]) -> None:
+        count, what = self.mesh.size, "devices"
+        if self._side_by_side:
+            count, what = self.num_threads, "threads"
+        for name, rows in batches[0].items():
+            if len(rows) % count:
+                raise DevicesError(
+                    f"{name}: expected rows in a multiple of {count} {what}, got {len(rows)}"
+                )
 
     def _place(self, values: np.ndarray) -> jax.Array:
         """``values`` over the devices; every process holds all of them and gives its own rows."""
@@ -189,7 +200,7 @@ class Trainer:
         0 where it does not, and before the first step of that shape.
         """
         if self._side_by_side:
-            return self._side_by_side.flops(batches) * self._num_microbatches
+            return self._side_by_side.flops(batches, self._num_microbatches)
         shapes = tuple(sorted((name, (len(batches), *b.shape)) for name, b in batches[0].items()))
         compiled = self._compiled.get(shapes)
         analysis = compiled.cost_analysis() if compiled else None

@@ -61,9 +61,6 @@ class Lanes:
                 with turn:
                     num_free += 1
 
-        # The last of the threads is the one that is here already.
-        others = [self._pool.submit(work) for _ in range(min(self.num_threads, len(rows)) - 1)]
-        work()
-        for other in others:
-            other.result()
+        for under_way in [self._pool.submit(work) for _ in range(min(self.num_threads, len(rows)))]:
+            under_way.result()
         return outcomes

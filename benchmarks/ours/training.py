@@ -11,6 +11,7 @@ from models.blocks import TransformerConfig
 from models.cores import num_cores, run_calls_side_by_side
 from models.encoder import MaskedLanguageModel
 from training.corpus import Corpus
+from training.devices import threads_for
 from training.masked_lm import MaskedLMRecipe, vocabulary
 from training.masking import asked_positions
 from training.step import Batch, Optimization, Trainer
@@ -32,7 +33,9 @@ class Contestant:
         nothing = Corpus(np.zeros(1, np.int32), "", "")
         recipe = MaskedLMRecipe(corpus=nothing, config=config, optimization=settings)
         model = MaskedLanguageModel(config, rngs=nnx.Rngs(seed))
-        self.trainer = Trainer(model, recipe.loss, settings, num_threads=num_cores())
+        self.trainer = Trainer(
+            model, recipe.loss, settings, num_threads=threads_for(64, num_cores())
+        )
 
     def step(self) -> float:
         """Takes a step; gives its loss, in nats."""

@@ -20,13 +20,7 @@ from models.vocabulary import Vocabulary
 from service.batcher import Ticket
 from service.engine import Result
 from service.errors import InvalidInput
-from service.programs import (
-    Program,
-    Ragged,
-    Row,
-    longest_of,
-    make_grid,
-)
+from service.programs import Program, Ragged, Row, longest_of, make_grid
 from service.registry import LoadedModel
 from service.schemas import MAX_BEAMS, DecodeRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose

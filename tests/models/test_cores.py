@@ -78,7 +78,10 @@ def test_what_fails_is_told_and_the_next_call_runs(held):
     chosen = Cores(2)
     with pytest.raises(ZeroDivisionError):
         chosen.run(lambda: 1 / 0)
-    assert chosen.run(lambda: 1) == 1
+    with ThreadPoolExecutor(1) as another:
+        assert another.submit(chosen.run, lambda: 1).result(PATIENCE_S) == 1
+    # What has failed is no company of what runs later.
+    assert held == {}
 
 
 def test_where_it_is_forbidden_calls_run_all_the_same(held, monkeypatch):

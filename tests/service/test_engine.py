@@ -375,7 +375,7 @@ def test_a_grid_covers_every_length_once_within_its_budget(
         assert batches[0] == 1
         # A batch that would hold too many tokens is made as small as need be.
         assert all(batch == 1 or batch * length <= max_tokens for batch in batches)
-        assert max(batches) == max(1, *(min(b, max_tokens // length) for b in batch_sizes), 1)
+        assert max(batches) == max([1, *(min(b, max_tokens // length) for b in batch_sizes)])
         assert {b for b in batch_sizes if b * length <= max_tokens} <= set(batches)
 
 

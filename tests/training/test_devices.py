@@ -22,7 +22,8 @@ from training.devices import (
     join_processes,
     threads_for,
 )
-from training.step import Optimization, Trainer
+from training.side_by_side import StepsSideBySide
+from training.step import Optimization, Trainer, TrainState
 
 ROOT = Path(__file__).parent.parent.parent
 NUM_STEPS = 6
@@ -94,9 +95,13 @@ def test_threads_that_share_a_batch_train_like_one(
         np.testing.assert_array_equal(other, leaf)
 
 
-def test_threads_count_the_work_of_the_whole_batch(recipes):
+@pytest.mark.parametrize("num_microbatches", [1, 2])
+def test_threads_count_the_work_of_the_whole_batch(recipes, num_microbatches):
     batches = [eight_rows(recipes["masked-lm"])]
-    alone, shared = (trainer_of(recipes["masked-lm"], num_threads=count) for count in (1, 2))
+    alone, shared = (
+        trainer_of(recipes["masked-lm"], num_threads=count, num_microbatches=parts)
+        for count, parts in ((1, 1), (2, num_microbatches))
+    )
     assert shared.flops(batches) == 0
     for trainer in (alone, shared):
         trainer.run(batches)
@@ -107,12 +112,36 @@ def test_threads_count_the_work_of_the_whole_batch(recipes):
 @pytest.mark.parametrize(
     ("num_rows", "wanted", "count"), [(64, 2, 2), (64, 3, 2), (9, 4, 3), (7, 4, 1), (1, 8, 1)]
 )
-def test_a_run_takes_the_most_threads_that_its_rows_divide_over(num_rows, wanted, count):
-    assert threads_for(num_rows, wanted, data_mesh(jax.devices()[:1])) == count
+def test_a_run_takes_the_most_threads_that_its_rows_divide_over(num_rows, wanted, count, caplog):
+    assert threads_for(num_rows, wanted) == count
+    assert bool(caplog.records) == (count < wanted)
 
 
-def test_beside_several_devices_there_is_one_thread():
-    assert threads_for(64, 2, data_mesh()) == 1
+def test_threads_beside_several_devices_are_refused(recipes):
+    with pytest.raises(DevicesError, match="num_threads: expected 1 beside"):
+        trainer_of(recipes["masked-lm"], num_devices=2, num_threads=2)
+
+
+def test_rows_that_do_not_divide_over_the_threads_are_refused(recipes):
+    trainer = trainer_of(recipes["reversal"], num_threads=2)
+    with pytest.raises(DevicesError, match="rows in a multiple of 2 threads, got 3"):
+        trainer.run([{"source": recipes["reversal"].batch(0)["source"][:3]}])
+
+
+def test_what_one_share_raises_ends_the_step():
+    def gradient(params, rows):
+        raise ZeroDivisionError
+
+    steps = StepsSideBySide(gradient, lambda state, sums: (state, sums), 2)
+    with pytest.raises(ZeroDivisionError):
+        steps.run(TrainState({}, {}), [{"rows": np.zeros((2, 1), np.float32)}])
+
+
+def test_threads_beside_a_coordinator_are_refused(command):
+    several = ["--coordinator", "127.0.0.1:1", "--num-processes", 2, "--process-id", 0]
+    status, _, told = command("reversal", "--preset", "debug", "--cpu-threads", 2, *several)
+    assert status == 1
+    assert "--cpu-threads: expected none beside --coordinator" in told
 
 
 def test_steps_that_are_dispatched_together_are_the_same_steps(recipes, plain):

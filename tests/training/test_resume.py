@@ -20,6 +20,7 @@ TIMEOUT_S = 240
 def start(tmp_path, run, *options):
     command = [sys.executable, "-m", "training", "reversal", "--preset", "debug"]
     command += ["--num-steps", str(NUM_STEPS), "--save-every", str(SAVE_EVERY)]
+    command += ["--cpu-threads", "2"]
     command += ["--out", str(tmp_path / run), "--run-dir", str(tmp_path / f"run-{run}"), *options]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     return subprocess.Popen(
