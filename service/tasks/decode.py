@@ -169,7 +169,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
         seldom(
             name="search",
             function=search,
-            grid=one,
+            grid=few,
             scalars=(*limit, ("num_beams", np.int32(1))),
             trial=trial,
         ),
