@@ -41,13 +41,15 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows as a table in Markdown; numbers to three digits."""
+    """Rows as a table in Markdown; numbers to three digits, large ones to a tenth."""
     lines = [header, ["---"] * len(header), *([_written(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def _written(cell: Any) -> str:
-    return f"{cell:.3g}" if isinstance(cell, float) and abs(cell) < 1000 else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.3g}" if abs(cell) < 1000 else f"{cell:.1f}"
 
 
 def arguments(docstring: str | None) -> argparse.ArgumentParser:

@@ -244,8 +244,7 @@ def gradients(
 
     gradient = jax.value_and_grad(objective, has_aux=True)
     if num_microbatches == 1:
-        (total, count), grads = gradient(params, batch)
-        return (total, count), grads
+        return gradient(params, batch)
     parts = jax.tree.map(partial(_split, num_microbatches), batch)
 
     def add(sums: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
@@ -253,8 +252,7 @@ def gradients(
 
     shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    ((total, count), grads), _ = jax.lax.scan(add, zeros, parts)
-    return (total, count), grads
+    return jax.lax.scan(add, zeros, parts)[0]
 
 
 def update(
