@@ -20,6 +20,7 @@ MASK = "<mask>"
 BOS = "<bos>"
 EOS = "<eos>"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_OTHER_THAN_LETTERS = re.compile("[^A-Za-z]+")
 NORMALIZATIONS = ("none", "letters", "nfc")
 
 
@@ -141,7 +142,7 @@ class Vocabulary:
             return text
         if self.normalization == "nfc":
             return unicodedata.normalize("NFC", re.sub("\r\n?", "\n", text))
-        return re.sub("[^A-Za-z]+", " ", text).lower()
+        return _OTHER_THAN_LETTERS.sub(" ", text).lower()
 
     def encode(self, text: str) -> np.ndarray:
         """The token ids of a text that is normalised already, as int32.
@@ -149,20 +150,20 @@ class Vocabulary:
         Raises:
             UnknownSymbolError: if a symbol is missing and the vocabulary has no unknown token.
         """
-        ids = {symbol: index for index, symbol in enumerate(self.symbols)}
-        symbols = self.split(text)
-        encoded = np.array([ids.get(symbol, -1) for symbol in symbols], dtype=np.int32)
-        missing = np.flatnonzero(encoded < 0)
-        if missing.size and not self.has_unknown:
-            position = int(missing[0])
-            raise UnknownSymbolError(symbols[position], position, self.alphabet)
-        encoded[missing] = 0
-        return encoded
+        ids, symbols = _ids(self.symbols), self.split(text)
+        if self.has_unknown:
+            return np.array([ids.get(symbol, 0) for symbol in symbols], dtype=np.int32)
+        try:
+            return np.array([ids[symbol] for symbol in symbols], dtype=np.int32)
+        except KeyError as error:
+            symbol = error.args[0]
+            raise UnknownSymbolError(symbol, symbols.index(symbol), self.alphabet) from None
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of ``ids``; unknown and special tokens appear by name, as in ``<unk>``."""
-        tokens = self.tokens
-        return self.separator.join(tokens[index] for index in ids)
+        # Items of arrays are objects of numpy, made one by one.
+        plain = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        return self.separator.join(map(self.tokens.__getitem__, plain))
 
     def to_json(self) -> dict[str, Any]:
         """What ``from_json`` takes."""
@@ -186,6 +187,12 @@ class Vocabulary:
             raise ValueError(
                 f"vocabulary: expected symbols, specials, normalization: {error!r}"
             ) from error
+
+
+@functools.lru_cache(maxsize=64)
+def _ids(symbols: tuple[str, ...]) -> dict[str, int]:
+    """The id of every symbol; every text of every request asks for them."""
+    return {symbol: index for index, symbol in enumerate(symbols)}
 
 
 def _compose(text: str) -> NormalizedText:

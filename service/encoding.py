@@ -4,7 +4,9 @@ import base64
 import binascii
 import dataclasses
 import functools
-from typing import Annotated, Any, Literal
+import operator
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -53,42 +55,56 @@ def is_small(content: Any) -> bool:
     left, waiting = FEW_VALUES, [content]
     while waiting and left >= 0:
         value = waiting.pop()
+        kind = type(value)
         # Most of what there is; an answer is looked through for each request.
-        if type(value) in SCALARS:
+        if kind in SCALARS:
             continue
-        if isinstance(value, list | tuple):
+        if kind is str:
+            left -= len(value) // CHARACTERS_PER_VALUE
+        elif isinstance(value, list | tuple):
             left -= len(value)
             # What is too much already need not be looked into.
             waiting += value if left >= 0 else ()
-        elif isinstance(value, np.ndarray):
-            left -= value.size
         elif isinstance(value, dict):
             left -= len(value)
             waiting += value.values() if left >= 0 else ()
-        elif isinstance(value, str):
-            left -= len(value) // CHARACTERS_PER_VALUE
+        elif isinstance(value, np.ndarray):
+            left -= value.size
         elif dataclasses.is_dataclass(value):
-            fields = _fields(type(value))
-            left -= len(fields)
-            waiting += [getattr(value, name) for name, _ in fields]
+            contents = _shape(kind).read(value)
+            left -= len(contents)
+            waiting += contents
     return left >= 0
 
 
 def _to_object(value: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(value):
         raise TypeError(f"expected a value that JSON can hold, got {type(value).__name__}")
-    told = {}
-    for name, is_always_told in _fields(type(value)):
-        content = getattr(value, name)
-        if is_always_told or content is not None:
-            told[name] = content
+    shape = _shape(type(value))
+    told = dict(zip(shape.names, shape.read(value), strict=True))
+    for name in shape.optional:
+        if told[name] is None:
+            del told[name]
     return told
 
 
+class _Shape(NamedTuple):
+    """The fields of a dataclass; those that are ``optional`` are None where nothing is to tell."""
+
+    names: tuple[str, ...]
+    optional: tuple[str, ...]
+    read: Callable[[Any], Sequence[Any]]
+
+
 @functools.cache
-def _fields(kind: type) -> list[tuple[str, bool]]:
-    """The fields of a dataclass, and whether each is told even if it is None."""
-    return [(field.name, field.default is not None) for field in dataclasses.fields(kind)]
+def _shape(kind: type) -> _Shape:
+    fields = dataclasses.fields(kind)
+    names = tuple(field.name for field in fields)
+    optional = tuple(field.name for field in fields if field.default is None)
+    if len(names) > 1:
+        return _Shape(names, optional, operator.attrgetter(*names))
+    # Which would give the value itself of a single name, and takes no fewer.
+    return _Shape(names, optional, lambda value: tuple(getattr(value, name) for name in names))
 
 
 def decode_array(data: str, dtype: str, shape: list[int], param: str) -> np.ndarray:

@@ -18,7 +18,7 @@ from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
 from models.packed import PackedStack, logits_at, pack, symbol_logits
 from models.vocabulary import Vocabulary
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput, excerpt
 from service.programs import Program, Ragged, longest_of, make_grid
 from service.registry import LoadedModel
@@ -195,7 +195,7 @@ def _result(
     reading: Reading,
     filled: str,
     model: LoadedModel,
-    shown: tuple[np.ndarray, int],
+    shown: tuple[np.ndarray | None, int],
     choice: AttentionChoice | None,
     *,
     evidence: bool,
@@ -235,11 +235,11 @@ def _attention(
     return choice.select(weights, tokens, tokens)
 
 
-def _shown_ids(request: FillMaskRequest, vocabulary: Vocabulary) -> tuple[np.ndarray, int]:
-    """The ids that may be candidates, and how many of them to show."""
+def _shown_ids(request: FillMaskRequest, vocabulary: Vocabulary) -> tuple[np.ndarray | None, int]:
+    """The ids that may be candidates, None where all may, and how many of them to show."""
     symbols = vocabulary.symbols
     if request.targets is None:
-        return np.arange(len(symbols)), min(request.top_k or DEFAULT_TOP_K, len(symbols))
+        return None, min(request.top_k or DEFAULT_TOP_K, len(symbols))
     for index, target in enumerate(request.targets):
         if target not in symbols:
             raise InvalidInput(
@@ -257,16 +257,15 @@ def _mask_result(
     text: MaskedText,
     reading: Reading,
     model: LoadedModel,
-    shown: tuple[np.ndarray, int],
+    shown: tuple[np.ndarray | None, int],
     *,
     evidence: bool,
 ) -> MaskResult:
     position, (start, end) = text.positions[index], text.origins[index]
     span = window(position, text.tokens.size, model.card.limits["max_len"])
     belief = reading.belief(position, span)
-    ids, count = shown
-    best = ids[np.argsort(-belief.probs[ids], kind="stable")[:count]]
     symbols = model.card.vocabulary.symbols
+    best = _likeliest(belief.probs[: len(symbols)], *shown)
     return MaskResult(
         index=index,
         position=position,
@@ -274,9 +273,19 @@ def _mask_result(
         char_end=end,
         window=(span.start, span.end),
         entropy=belief.entropy,
-        candidates=[Candidate(symbols[i], int(i), float(belief.probs[i])) for i in best],
+        candidates=[
+            Candidate(symbols[i], i, score)
+            for i, score in zip(best.tolist(), belief.probs[best].tolist(), strict=True)
+        ],
         evidence=_evidence(reading, position, span, best) if evidence else None,
     )
+
+
+def _likeliest(probs: np.ndarray, ids: np.ndarray | None, count: int) -> np.ndarray:
+    """The ``count`` likeliest of ``ids``, or of all symbols; equal ones in their own order."""
+    if ids is None:
+        return (-probs).argsort(kind="stable")[:count]
+    return ids[(-probs[ids]).argsort(kind="stable")[:count]]
 
 
 def _evidence(reading: Reading, position: int, span: Span, ids: np.ndarray) -> Evidence:

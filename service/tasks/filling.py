@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.registry import LoadedModel
 from service.tasks.context import Context
 from service.tasks.masked_text import MaskedText, window
@@ -37,12 +37,17 @@ class Filling:
 
     def _settle(self, first_id: int) -> int:
         """Fills the mask whose likeliest symbol, from ``first_id`` on, is the likeliest of all."""
-        probs = np.stack([belief.probs[first_id:] for belief in self.open.values()])
-        surest = int(probs.max(axis=1).argmax())
-        position = list(self.open)[surest]
-        self.tokens[position] = first_id + int(probs[surest].argmax())
-        del self.open[position]
+        position = self._surest(first_id)
+        probs = self.open.pop(position).probs[first_id:]
+        self.tokens[position] = first_id + int(probs.argmax())
         return position
+
+    def _surest(self, first_id: int) -> int:
+        positions = list(self.open)
+        if len(positions) == 1:
+            return positions[0]
+        probs = np.stack([belief.probs[first_id:] for belief in self.open.values()])
+        return positions[int(probs.max(axis=1).argmax())]
 
 
 async def fill(

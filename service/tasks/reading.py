@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.engine import Result
 from service.errors import TooLarge
 from service.registry import LoadedModel
@@ -37,7 +37,7 @@ class Belief:
     def entropy(self) -> float:
         """Its entropy, in nats."""
         certain = self.probs[self.probs > 0].astype(np.float64)
-        return float(-(certain * np.log(certain)).sum())
+        return -float(certain @ np.log(certain))
 
 
 @dataclass(frozen=True, slots=True)
