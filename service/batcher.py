@@ -2,101 +2,32 @@
 
 A worker takes what is queued the moment it is free and never waits for more; where several are
 free, they share it. What may share a batch has the same key; rows of the oldest request go first. A
-request fails or succeeds whole and gets exactly its own rows. A batch that fails takes its own
-requests with it and no others; a row whose result is an exception takes only the request that it
-belongs to. Should a worker itself die, what is queued fails, and others are started.
+batch that nothing more would fit into lies ready for the worker that is free next, so that none
+waits for the loop meanwhile. A request fails or succeeds whole and gets exactly its own rows. A
+batch that fails takes its own requests with it and no others; a row whose result is an exception
+takes only the request that it belongs to. Should what hands out batches die, what is queued and
+under way fails, and it is started again.
 """
 
 import asyncio
+import contextvars
+import functools
 import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
+from service.batches import Batch, Call, Entry, Part, Run, Ticket, Work
+from service.errors import NotReady, Overloaded, TooLarge
+from service.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
 
-Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
 Fit = Callable[[Any, int], int]
 # How long workers stay down after one has died: long enough for probes to see it.
 RESTART_DELAY_S = 1.0
-
-
-@dataclass(slots=True)
-class Ticket:
-    """One request's allowance and its account: monotonic ``deadline``, and seconds spent so far.
-
-    Rows of the request are computed for ``compute_s``, what ran side by side counted each, and wait
-    for it, or between it, ``queue_s``.
-    ``batches`` are the moments when rows began to wait, to be computed, and were done; ``task`` is
-    what they were computed for, and ``usage`` what they have been charged with so far, for tasks
-    whose answers do not tell it. A rehearsal is a request that no client has sent.
-    """
-
-    deadline: float
-    queue_s: float = 0.0
-    compute_s: float = 0.0
-    batches: list[tuple[float, float, float]] = field(default_factory=list)
-    task: str = ""
-    usage: Any = None
-    is_rehearsal: bool = False
-
-    @classmethod
-    def within(cls, seconds: float) -> "Ticket":
-        """A ticket that runs out ``seconds`` from now."""
-        return cls(time.monotonic() + seconds)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """What a batch held, how long the rows of each request had waited, and what came of it.
-
-    ``results`` is None where the whole batch has failed.
-    """
-
-    key: Any
-    rows: Sequence[Any]
-    waited_s: Sequence[float]
-    compute_s: float
-    results: Sequence[Any] | None
-
-
-@dataclass(slots=True)
-class _Entry:
-    """Rows of one call that share a key, with what has come back; they wait ``since`` then.
-
-    Batches can end in another order than they began, so every row has its place in ``results``.
-    """
-
-    key: Hashable
-    rows: Sequence[Any]
-    ticket: Ticket
-    future: asyncio.Future[list[Any]]
-    since: float
-    results: list[Any] = field(default_factory=list)
-    num_taken: int = 0
-    num_done: int = 0
-
-    def __post_init__(self) -> None:
-        self.results = [None] * len(self.rows)
-
-    @property
-    def num_left(self) -> int:
-        """How many of its rows wait."""
-        return len(self.rows) - self.num_taken
-
-
-class _Part(NamedTuple):
-    """The rows of an entry from ``first`` to before ``end``."""
-
-    entry: _Entry
-    first: int
-    end: int
 
 
 class Batcher:
@@ -104,7 +35,8 @@ class Batcher:
 
     ``run(key, rows)`` gives one result per row, or an exception in its place. ``fit(key, count)``
     says how many of so many rows it had best be given at once. At most ``max_rows`` rows wait at
-    any time, whatever requests they belong to. ``observe`` is told of every batch that has run.
+    any time, whatever requests they belong to. ``observe`` is told of every batch that has run, and
+    ``prepare`` is what every thread does first.
     """
 
     def __init__(
@@ -115,6 +47,7 @@ class Batcher:
         max_rows: int,
         num_workers: int = 1,
         observe: Callable[[Batch], None] = lambda batch: None,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
         self._run = run
         self._observe = observe
@@ -122,28 +55,28 @@ class Batcher:
         self._max_rows = max_rows
         self._num_workers = num_workers
         self._num_rows = 0
-        self._entries: deque[_Entry] = deque()
-        self._filled = asyncio.Event()
-        self._executor = ThreadPoolExecutor(num_workers, thread_name_prefix="engine")
-        self._supervisor: asyncio.Task[None] | None = None
-        # When every batch that is under way was begun.
-        self._begun: list[float] = []
+        self._entries: deque[Entry] = deque()
+        self._threads = WorkerThreads(num_workers, prepare)
+        # What is being computed, and what the threads take next.
+        self._begun: list[Work] = []
+        self._ready: deque[Work] = deque()
+        self._is_handing_out = False
+        # What is logged of all requests is none's own.
+        self._context = contextvars.Context()
+        self._restart: asyncio.TimerHandle | None = None
         self.is_alive = False
         self.num_restarts = 0
 
     async def start(self) -> None:
-        """Starts the workers."""
+        """Starts to take rows."""
         self.is_alive = True
-        self._supervisor = asyncio.create_task(self._supervise(), name="batcher")
 
     async def stop(self) -> None:
         """Stops the workers; what is queued or under way fails with ``NotReady``."""
-        if self._supervisor:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
-        # It may have been cancelled before it ran at all.
-        self.is_alive = False
-        await asyncio.to_thread(self._executor.shutdown)
+        if self._restart:
+            self._restart.cancel()
+        self._fail_all()
+        await asyncio.to_thread(self._threads.stop)
 
     @property
     def num_rows(self) -> int:
@@ -153,7 +86,8 @@ class Batcher:
     @property
     def busy_s(self) -> float:
         """How long the oldest batch that is under way has been running; 0 where there is none."""
-        return time.monotonic() - min(self._begun) if self._begun else 0.0
+        started = min((work.started for work in self._begun), default=None)
+        return 0.0 if started is None else time.monotonic() - started
 
     async def submit(self, groups: Sequence[tuple[Hashable, Any]], ticket: Ticket) -> list[Any]:
         """The results of (key, row) pairs, in order.
@@ -165,21 +99,25 @@ class Batcher:
             NotReady: if the workers are down.
         """
         self._require_room(len(groups))
+        if not groups:
+            return []
         by_key: dict[Hashable, list[int]] = {}
         for index, (key, _) in enumerate(groups):
             by_key.setdefault(key, []).append(index)
-        for key, indices in by_key.items():
+        for key, places in by_key.items():
             # What is wrong with a key is its own request's to hear.
-            self._fit(key, len(indices))
-        entries = [
-            self._enqueue(key, [groups[i][1] for i in indices], ticket)
-            for key, indices in by_key.items()
-        ]
-        results: list[Any] = [None] * len(groups)
-        for indices, part in zip(by_key.values(), await _collect(entries, ticket), strict=True):
-            for index, result in zip(indices, part, strict=True):
-                results[index] = result
-        return results
+            self._fit(key, len(places))
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        call = Call(ticket, loop.create_future(), [None] * len(groups), len(groups))
+        for key, places in by_key.items():
+            rows = [groups[place][1] for place in places]
+            self._entries.append(Entry(key, rows, places, call, since=now))
+        self._num_rows += len(groups)
+        # Once all that has come is queued, so that it shares batches.
+        if not self._is_handing_out:
+            self._is_handing_out = True
+            loop.call_soon(self._hand_out, context=self._context)
+        return await _outcome(call, loop)
 
     def _require_room(self, num_rows: int) -> None:
         if not self.is_alive:
@@ -191,167 +129,134 @@ class Batcher:
         if self._num_rows + num_rows > self._max_rows:
             raise Overloaded(f"the queue is full: {self._num_rows} of {self._max_rows} rows wait")
 
-    def _enqueue(self, key: Hashable, rows: Sequence[Any], ticket: Ticket) -> _Entry:
-        future = asyncio.get_running_loop().create_future()
-        entry = _Entry(key, rows, ticket, future, since=time.monotonic())
-        self._entries.append(entry)
-        self._num_rows += len(rows)
-        self._filled.set()
-        return entry
-
-    async def _supervise(self) -> None:
-        """Has the workers work, and others when one dies."""
-        while True:
-            try:
-                await self._work_together()
-            # Whatever it was must not leave requests without workers for ever.
-            except Exception:
-                self.num_restarts += 1
-                logger.critical(
-                    "the worker has died; the next one starts in %g s",
-                    RESTART_DELAY_S,
-                    exc_info=True,
-                )
-            await asyncio.sleep(RESTART_DELAY_S)
-            self.is_alive = True
-
-    async def _work_together(self) -> None:
-        """Has every worker work until one dies, which ends all."""
+    def _hand_out(self) -> None:
+        """Gives the threads what there is for them; whatever goes wrong ends all that waits."""
+        self._is_handing_out = False
+        # It must not leave requests without workers for ever.
         try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(self._num_workers):
-                    workers.create_task(self._work())
-        finally:
-            self.is_alive = False
-            for entry in self._entries:
-                _fail(entry, NotReady("the worker has stopped"))
-            self._entries.clear()
-            self._num_rows = 0
+            # A thread has begun what lay ready.
+            while self._ready and len(self._begun) < self._num_workers:
+                self._begun.append(self._ready.popleft())
+            while self.is_alive and (work := self._take()):
+                self._begin(work)
+        except Exception:
+            self.num_restarts += 1
+            logger.critical(
+                "the worker has died; the next one starts in %g s", RESTART_DELAY_S, exc_info=True
+            )
+            self._fail_all()
+            loop = asyncio.get_running_loop()
+            self._restart = loop.call_later(RESTART_DELAY_S, self._revive)
 
-    async def _work(self) -> None:
-        while True:
-            await self._filled.wait()
-            if batch := self._take():
-                await self._serve(batch)
+    def _revive(self) -> None:
+        self.is_alive = True
 
-    def _take(self) -> list[_Part]:
-        """The next batch, of one key.
+    def _fail_all(self) -> None:
+        """Takes nothing any more, and fails what waits or is under way."""
+        self.is_alive = False
+        error = NotReady("the worker has stopped")
+        for work in (*self._begun, *self._ready):
+            work.fail(error)
+        for entry in self._entries:
+            entry.call.fail(error)
+        self._begun.clear()
+        self._ready.clear()
+        self._entries.clear()
+        self._num_rows = 0
 
-        What other workers are free to take is left to them.
+    def _take(self) -> Work | None:
+        """The next batch, of one key, for a worker that is free or will be.
+
+        What other workers are free to take is left to them, and where none is free, what is not a
+        full batch is left to what may still come.
         """
+        if len(self._begun) + len(self._ready) == 2 * self._num_workers:
+            return None
         self._drop_abandoned()
         if not self._entries:
-            self._filled.clear()
-            return []
+            return None
+        num_free = self._num_workers - len(self._begun)
         key = self._entries[0].key
         fitting = [entry for entry in self._entries if entry.key == key]
-        num_free = self._num_workers - len(self._begun)
-        share = math.ceil(sum(entry.num_left for entry in fitting) / num_free)
-        room = self._fit(key, share)
-        batch = []
+        num_waiting = sum(entry.num_left for entry in fitting)
+        room = self._fit(key, math.ceil(num_waiting / max(num_free, 1)))
+        if num_free == 0 and room < self._fit(key, self._max_rows):
+            return None
+        parts = []
         for entry in fitting:
             if count := min(room, entry.num_left):
-                batch.append(_Part(entry, entry.num_taken, entry.num_taken + count))
+                parts.append(Part(entry, entry.num_taken, entry.num_taken + count))
                 entry.num_taken += count
                 room -= count
-                self._num_rows -= count
         self._entries = deque(entry for entry in self._entries if entry.num_left)
-        return batch
+        return Work(key, parts, time.monotonic())
 
     def _drop_abandoned(self) -> None:
         """Forgets what nobody waits for any more: cancelled, failed or past its deadline."""
         now = time.monotonic()
-        kept = deque(e for e in self._entries if not e.future.done() and e.ticket.deadline > now)
-        self._num_rows = sum(entry.num_left for entry in kept)
-        self._entries = kept
+        self._entries = deque(entry for entry in self._entries if entry.call.is_wanted(now))
+        queued = sum(entry.num_left for entry in self._entries)
+        self._num_rows = queued + sum(work.num_waiting for work in self._ready)
 
-    async def _serve(self, taken: list[_Part]) -> None:
-        key, started = taken[0].entry.key, time.monotonic()
-        rows: list[Any] = []
-        results: Sequence[Any] | None = None
-        self._begun.append(started)
-        # Whatever a batch raises belongs to its own requests; the worker goes on.
-        try:
-            for entry, first, end in taken:
-                rows += entry.rows[first:end]
-            results = await self._compute(key, rows)
-        except asyncio.CancelledError:
-            for entry, *_ in taken:
-                _fail(entry, NotReady("the worker has stopped"))
-            raise
-        except Exception as error:  # noqa: BLE001
-            logger.warning("a batch of %d rows for %s failed: %r", len(rows), key, error)
-            for entry, *_ in taken:
-                _fail(entry, error)
-        finally:
-            self._begun.remove(started)
-        ended = time.monotonic()
-        waited_s = [max(started - entry.since, 0.0) for entry, *_ in taken]
-        for entry, *_ in taken:
-            entry.ticket.batches.append((min(entry.since, started), started, ended))
-            entry.ticket.compute_s += ended - started
-            entry.since = ended
-        if results is not None:
-            _deliver_all(taken, results)
-        compute_s = ended - started
-        self._tell(
-            Batch(key=key, rows=rows, waited_s=waited_s, compute_s=compute_s, results=results)
-        )
+    def _begin(self, work: Work) -> None:
+        """Gives a batch to the threads; it begins now, or when one of them is free."""
+        if len(self._begun) < self._num_workers:
+            self._num_rows -= sum(part.num_rows for part in work.parts)
+            self._begun.append(work)
+        else:
+            self._ready.append(work)
+        self._threads.run(functools.partial(work.do, self._run), functools.partial(self._end, work))
 
-    def _tell(self, batch: Batch) -> None:
+    def _end(self, work: Work) -> None:
+        """Hands out what came of a batch, and begins what waited for it to end."""
+        # Not so where all has failed meanwhile.
+        if work in self._begun:
+            self._begun.remove(work)
+        if work.error:
+            logger.warning(
+                "a batch of %d rows for %s failed: %r", len(work.rows), work.key, work.error
+            )
+            work.fail(work.error)
+        # Before any request goes on: a thread may wait for it.
+        self._hand_out()
+        waited_s = [max(work.started - entry.since, 0.0) for entry, *_ in work.parts]
+        for entry, *_ in work.parts:
+            ticket = entry.call.ticket
+            ticket.batches.append((min(entry.since, work.started), work.started, work.ended))
+            ticket.compute_s += work.ended - work.started
+            entry.since = work.ended
+        if work.error is None:
+            work.deliver()
+        # Behind those whose rows these are.
+        asyncio.get_running_loop().call_soon(self._tell, work, waited_s)
+
+    def _tell(self, work: Work, waited_s: Sequence[float]) -> None:
+        if not work.rows:
+            return
         try:
-            self._observe(batch)
+            self._observe(
+                Batch(
+                    key=work.key,
+                    rows=work.rows,
+                    waited_s=waited_s,
+                    compute_s=work.ended - work.started,
+                    results=None if work.error else work.results,
+                )
+            )
         except Exception:
             logger.exception("a batch could not be counted")
 
-    async def _compute(self, key: Any, rows: Sequence[Any]) -> Sequence[Any]:
-        loop = asyncio.get_running_loop()
-        results = await loop.run_in_executor(self._executor, self._run, key, rows)
-        if len(results) != len(rows):
-            raise RuntimeError(f"expected {len(rows)} results, got {len(results)}")
-        return results
 
-
-async def _collect(entries: Sequence[_Entry], ticket: Ticket) -> list[list[Any]]:
-    """The results of all entries; when one fails or the ticket runs out, none is waited for."""
+async def _outcome(call: Call, loop: asyncio.AbstractEventLoop) -> list[Any]:
+    """The results of a call; when a row fails or the ticket runs out, none is waited for."""
+    ticket = call.ticket
     started, computed_s = time.monotonic(), ticket.compute_s
+    # A loop counts by the monotonic clock, too.
+    expiry = loop.call_at(ticket.deadline, call.expire)
     try:
-        async with asyncio.timeout(_left(ticket)):
-            return await asyncio.gather(*(entry.future for entry in entries))
-    except TimeoutError:
-        raise DeadlineExceeded("the answer was not ready in time") from None
+        return await call.future
     finally:
-        for entry in entries:
-            entry.future.cancel()
+        expiry.cancel()
+        call.future.cancel()
         spent_s = time.monotonic() - started
         ticket.queue_s += max(spent_s - (ticket.compute_s - computed_s), 0.0)
-
-
-def _deliver_all(taken: Sequence[_Part], results: Sequence[Any]) -> None:
-    """Hands every entry the results of its own rows."""
-    start = 0
-    for part in taken:
-        count = part.end - part.first
-        _deliver(part, results[start : start + count])
-        start += count
-
-
-def _deliver(part: _Part, results: Sequence[Any]) -> None:
-    """Hands an entry the results of some of its rows; the last, or a fault, ends it."""
-    entry = part.entry
-    entry.results[part.first : part.end] = results
-    entry.num_done += len(results)
-    fault = next((result for result in results if isinstance(result, Exception)), None)
-    if fault:
-        _fail(entry, fault)
-    elif entry.num_done == len(entry.rows) and not entry.future.done():
-        entry.future.set_result(entry.results)
-
-
-def _left(ticket: Ticket) -> float:
-    return max(ticket.deadline - time.monotonic(), 0.0)
-
-
-def _fail(entry: _Entry, error: Exception) -> None:
-    if not entry.future.done():
-        entry.future.set_exception(error)

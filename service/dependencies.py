@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.loader import Loader

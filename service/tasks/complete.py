@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput, excerpt
 from service.registry import LoadedModel
 from service.schemas import CompletionRequest

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.schemas import CompletionRequest
 from service.tasks.complete import CompletionUsage, Prompt, heading, prepare
 from service.tasks.context import Context

@@ -8,7 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from models.vocabulary import UnknownSymbolError
-from service.batcher import Batcher, Ticket
+from service.batcher import Batcher
+from service.batches import Ticket
 from service.engine import Result, Slot
 from service.errors import InvalidInput, MalformedRequest, NotReady
 from service.programs import Row

@@ -17,7 +17,7 @@ from models.blocks import TransformerConfig
 from models.checkpoint import ModelCard
 from models.generation import Sampling
 from models.packed import PackedDecoder, pack_decoder
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.programs import Program, Ragged, Row, longest_of, make_grid
 from service.registry import LoadedModel
 from service.tasks.context import Context

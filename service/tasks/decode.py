@@ -17,7 +17,7 @@ from models.decoding import Decoded
 from models.encoder_decoder import EncoderDecoderConfig
 from models.packed_encoder_decoder import PackedEncoderDecoder
 from models.vocabulary import Vocabulary
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.engine import Result
 from service.errors import InvalidInput
 from service.programs import Program, Ragged, Row, longest_of, make_grid

@@ -7,7 +7,7 @@ requests are at that moment, and nothing more is computed once nobody reads on.
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.engine import Result
 from service.schemas import DecodeRequest
 from service.tasks.context import Context

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.encoding import FloatArray, encode_array
 from service.engine import Result
 from service.errors import InvalidInput, excerpt

@@ -11,7 +11,7 @@ import numpy as np
 from models import packed_perceiver
 from models.checkpoint import ModelCard
 from models.packed_perceiver import PackedPerceiver, pack
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.encoding import Encoding, FloatArray, encode_array
 from service.engine import Result
 from service.errors import InvalidInput

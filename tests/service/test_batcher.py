@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.batcher import Batcher, Ticket
+from service.batcher import Batcher
+from service.batches import Ticket
 from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
 from tests.service.fakes import PATIENCE_S, Gate, Recorder
 
@@ -50,7 +51,8 @@ def submit(batcher, key, rows, seconds=LONG_S):
     return asyncio.create_task(batcher.submit(groups, Ticket.within(seconds)))
 
 
-def test_concurrent_requests_of_mixed_sizes_each_get_exactly_their_own_rows():
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_concurrent_requests_of_mixed_sizes_each_get_exactly_their_own_rows(num_workers):
     generator = random.Random(0)
     requests = [
         [(generator.choice("abc"), (request, row)) for row in range(generator.randint(1, 11))]
@@ -59,7 +61,7 @@ def test_concurrent_requests_of_mixed_sizes_each_get_exactly_their_own_rows():
     run = Recorder()
 
     async def main():
-        async with running(run, max_rows=10_000) as batcher:
+        async with running(run, max_rows=10_000, num_workers=num_workers) as batcher:
 
             async def late(groups):
                 for _ in range(generator.randint(0, 3)):
@@ -583,3 +585,109 @@ def test_a_ticket_accounts_for_waiting_and_computing_without_counting_twice():
     assert ticket.queue_s >= 0.01
     assert ticket.compute_s > 0
     assert ticket.queue_s + ticket.compute_s <= elapsed_s
+
+
+def test_a_full_batch_lies_ready_for_the_worker_and_others_wait_for_what_may_come():
+    gate = Gate()
+
+    async def main():
+        async with occupied(gate) as batcher:
+            full = submit(batcher, "a", range(CAPACITY))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            # It still waits, and takes nobody else with it.
+            assert batcher.num_rows == CAPACITY
+            late = [submit(batcher, "a", [10]), submit(batcher, "a", [11])]
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await asyncio.gather(full, *late)
+            assert batcher.num_rows == 0
+
+    asyncio.run(main())
+    assert gate.batches[1:] == [("a", [0, 1, 2, 3]), ("a", [10, 11])]
+
+
+def test_what_lies_ready_begins_without_the_loop():
+    """A thread must not wait for a loop that is busy with other requests."""
+    second = threading.Event()
+
+    def run(key, rows):
+        if rows[0] == "last":
+            second.set()
+        return list(rows)
+
+    gate = Gate(run)
+
+    async def main():
+        async with occupied(gate) as batcher:
+            ready = submit(batcher, "a", ["last"] * CAPACITY)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            gate.opened.set()
+            # The loop does nothing meanwhile.
+            assert second.wait(PATIENCE_S)
+            return await ready
+
+    assert asyncio.run(main()) == ["last"] * CAPACITY
+
+
+def test_what_lies_ready_is_left_out_once_nobody_waits_for_it():
+    gate = Gate()
+
+    async def main():
+        async with occupied(gate, max_rows=8) as batcher:
+            left = submit(batcher, "a", ["left"] * 2)
+            stays = submit(batcher, "a", ["stays"] * 2)
+            gone = submit(batcher, "b", ["gone"] * 4)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            for task in (left, gone):
+                task.cancel()
+            await asyncio.gather(left, gone, return_exceptions=True)
+            # There is room for them, too.
+            more = submit(batcher, "a", range(6))
+            await asyncio.sleep(0)
+            gate.opened.set()
+            return await asyncio.gather(stays, more)
+
+    stays, more = asyncio.run(main())
+    assert stays == [("a", "stays")] * 2
+    assert more == [("a", row) for row in range(6)]
+    assert "left" not in gate.rows
+    assert "gone" not in gate.rows
+
+
+def test_what_lies_ready_for_several_workers_fails_with_what_is_under_way_when_all_is_stopped():
+    gate = Gate()
+
+    async def main():
+        async with running(gate, num_workers=2) as batcher:
+            tasks = [submit(batcher, key, range(CAPACITY)) for key in "abcde"]
+            assert await asyncio.to_thread(gate.entered.wait, PATIENCE_S)
+            await asyncio.sleep(0)
+            # The workers share the first; two lie ready, and two wait behind them.
+            assert batcher.num_rows == 4 * CAPACITY
+            stopping = asyncio.create_task(batcher.stop())
+            settled = await asyncio.gather(*tasks, return_exceptions=True)
+            gate.opened.set()
+            await stopping
+            return settled
+
+    assert [type(error) for error in asyncio.run(main())] == [NotReady] * 5
+    assert {key for key, _ in gate.batches} == {"a"}
+
+
+@pytest.mark.parametrize("raised", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_batch_raises_its_request_fails_and_the_thread_goes_on(raised):
+    def run(key, rows):
+        if key == "odd":
+            raise raised
+        return list(rows)
+
+    async def main():
+        async with running(run) as batcher:
+            with pytest.raises(RuntimeError, match="the batch raised"):
+                await submit(batcher, "odd", [1])
+            return await submit(batcher, "a", [2])
+
+    assert asyncio.run(main()) == [2]

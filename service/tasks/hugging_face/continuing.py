@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput
 from service.hugging_face import TextGenerationInput, TextGenerationParameters
 from service.registry import LoadedModel

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from models.vocabulary import Vocabulary
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput, excerpt
 from service.hugging_face import (
     GenerateParameters,

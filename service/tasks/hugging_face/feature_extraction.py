@@ -7,7 +7,7 @@ clients it is one array, so texts of a list must give arrays of one shape.
 import numpy as np
 
 from models.vocabulary import MASK
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput
 from service.hugging_face import FeatureExtractionInput
 from service.registry import LoadedModel

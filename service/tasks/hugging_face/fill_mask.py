@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.vocabulary import MASK
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput
 from service.hugging_face import FillMaskInput, FillMaskParameters
 from service.schemas import FillMaskRequest

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.hugging_face import SentenceSimilarityInput
 from service.schemas import EmbeddingsRequest
 from service.tasks.context import Context

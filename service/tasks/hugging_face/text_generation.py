@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.hugging_face import TextGenerationInput
 from service.tasks import decode
 from service.tasks.context import Context

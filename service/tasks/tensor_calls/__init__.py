@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.checkpoint import ModelCard
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput, ModelNotFound, excerpt
 from service.registry import LoadedModel, Registry
 from service.tasks import complete, decode, fill_mask, latents

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.errors import InvalidInput, MalformedRequest, TooLarge, TriwireError
 from service.registry import LoadedModel
 from service.schemas import Strict

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from models.vocabulary import Vocabulary
-from service.batcher import Batcher, Ticket
+from service.batcher import Batcher
+from service.batches import Ticket
 from service.errors import InvalidInput, MalformedRequest
 from service.registry import Registry
 from service.schemas import CompletionRequest, DecodeRequest, FillMaskRequest, LatentsRequest

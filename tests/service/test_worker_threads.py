@@ -1,0 +1,78 @@
+import asyncio
+import threading
+
+from service.worker_threads import WorkerThreads
+from tests.service.fakes import PATIENCE_S
+
+
+def test_work_is_done_in_a_thread_and_what_follows_in_that_of_the_loop():
+    seen = {}
+
+    async def main():
+        done = asyncio.Event()
+        threads = WorkerThreads(1)
+
+        def then():
+            seen["then"] = threading.current_thread()
+            done.set()
+
+        threads.run(lambda: seen.update(work=threading.current_thread().name), then)
+        await done.wait()
+        await asyncio.to_thread(threads.stop)
+
+    asyncio.run(main())
+    assert seen == {"work": "engine_0", "then": threading.main_thread()}
+
+
+def test_every_thread_prepares_itself_once_and_what_was_asked_for_first_begins_first():
+    prepared, begun = [], []
+
+    async def main():
+        threads = WorkerThreads(2, lambda: prepared.append(threading.current_thread().name))
+        both = threading.Barrier(2)
+
+        def work(index):
+            begun.append(index)
+            # So that neither thread takes all.
+            both.wait(PATIENCE_S)
+
+        for index in range(6):
+            threads.run(lambda index=index: work(index), lambda: None)
+        await asyncio.to_thread(threads.stop)
+
+    asyncio.run(main())
+    assert sorted(prepared) == ["engine_0", "engine_1"]
+    assert [sorted(begun[i : i + 2]) for i in (0, 2, 4)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_stopping_waits_for_all_that_was_asked_for_and_threads_start_with_the_first_work():
+    done = []
+
+    async def main():
+        threads = WorkerThreads(1)
+        threads.stop()
+        gate = threading.Event()
+        threads.run(lambda: gate.wait(PATIENCE_S), lambda: None)
+        threads.run(lambda: done.append("second"), lambda: None)
+        stopping = asyncio.create_task(asyncio.to_thread(threads.stop))
+        await asyncio.sleep(0)
+        assert done == []
+        gate.set()
+        await stopping
+
+    before = threading.active_count()
+    asyncio.run(main())
+    assert done == ["second"]
+    assert threading.active_count() == before
+
+
+def test_work_that_outlives_its_loop_harms_nobody():
+    gate = threading.Event()
+    threads = WorkerThreads(1)
+
+    async def main():
+        threads.run(lambda: gate.wait(PATIENCE_S), lambda: None)
+
+    asyncio.run(main())
+    gate.set()
+    threads.stop()
