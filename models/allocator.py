@@ -1,17 +1,18 @@
-"""How the C library keeps memory for the temporaries of compiled functions on a CPU.
+"""How memory is kept: by the C library for compiled functions on a CPU, by Python for objects.
 
 Large arrays that live for one call are mapped from the system and given back on every call, which
 can take longer than computing with them; and every thread of XLA that ever allocates keeps a heap
-of its own. One heap that is kept costs neither.
+of its own. As many heaps as suit the process, which are kept, cost neither.
 """
 
 import ctypes
+import gc
 import os
 from typing import Any
 
 # Parameters of mallopt(3) in glibc, with what they are set to.
+MAX_HEAPS = -8  # M_ARENA_MAX
 OPTIONS = {
-    -8: 1,  # M_ARENA_MAX: one heap.
     -4: 0,  # M_MMAP_MAX: nothing is mapped by itself.
     -1: 2**31 - 1,  # M_TRIM_THRESHOLD, in bytes: nothing is given back.
     -2: 2**26,  # M_TOP_PAD, in bytes: how much is taken from the system at a time.
@@ -20,8 +21,11 @@ OPTIONS = {
 PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
-def keep_memory() -> bool:
+def keep_memory(num_heaps: int = 1) -> bool:
     """Has this process keep what it allocates, and says whether it could.
+
+    Threads that call compiled functions, or load them, at once wait for each other at a heap that
+    they share. A step of training needs much more than one call does, and has the most of one heap.
 
     Nothing happens without glibc, or where the environment chooses for itself. Call it before the
     first large allocation: heaps that threads have by then stay.
@@ -31,7 +35,8 @@ def keep_memory() -> bool:
     library = _glibc()
     if library is None:
         return False
-    results = [library.mallopt(name, value) for name, value in OPTIONS.items()]
+    options = {MAX_HEAPS: num_heaps, **OPTIONS}
+    results = [library.mallopt(name, value) for name, value in options.items()]
     return all(result == 1 for result in results)
 
 
@@ -42,6 +47,19 @@ def give_back() -> bool:
     """
     library = _glibc()
     return library is not None and library.malloc_trim(0) == 1
+
+
+def settle() -> bool:
+    """Takes what is there now for what will stay, and gives back what is free, as ``give_back``.
+
+    Python looks through every object that might be garbage in cycles, again and again, and those of
+    JAX and its models take it a tenth of a second each time. It never looks again at what is there
+    now, until this is called anew.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    return give_back()
 
 
 def _glibc() -> Any | None:

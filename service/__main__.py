@@ -1,11 +1,16 @@
 """``python -m service``: serves the models of a directory."""
 
 import argparse
+import gc
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+# Imports make objects that stay, and Python would look through them for garbage again and again.
+if __name__ == "__main__":
+    gc.disable()
 
 from pydantic import ValidationError
 
@@ -24,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Gives the exit status: 2 for wrong settings, 1 for what is missing or cannot be started.
     """
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     given = {k: v for k, v in vars(parser().parse_args(arguments)).items() if v is not None}
     file = given.pop("config", os.environ.get("TRIWIRE_CONFIG"))
     try:
@@ -35,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.writelines(f"error: {_explain(detail)}\n" for detail in error.errors())
         return 2
     logs.set_up(settings.log_format, settings.log_level)
-    if allocator.keep_memory():
+    if allocator.keep_memory(1 + cores.num_cores()):
         logger.info("memory is kept for the next call")
     if cores.run_calls_side_by_side():
         logger.info("calls on the CPU run in the threads that make them")

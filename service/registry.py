@@ -1,32 +1,27 @@
 """Which models are loaded, and in which versions; from a directory of NAME/VERSION bundles.
 
 Loading happens in a thread, while what is loaded goes on serving. A new version is read, checked,
-compiled and run before it takes the place of the old one, in one assignment. Whoever has found a
-model keeps it to the end of the request; the last to let go of an old version frees it.
+compiled and run before it takes the place of the old one, in one assignment. Meanwhile the next one
+is read, as reading needs the interpreter and loading XLA. Whoever has found a model keeps it to the
+end of the request; the last to let go of an old version frees it.
 """
 
+import contextvars
+import functools
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-from flax import nnx
-
-from models.checkpoint import (
-    Bundle,
-    CheckpointError,
-    ModelCard,
-    find_bundles,
-    flatten,
-    load_model,
-)
+from models.checkpoint import ModelCard, find_bundles
 from service import compilation
+from service.bundles import ReadBundle, read_bundle, read_card
 from service.device import call_cost_rows, find_device
 from service.engine import Engine
 from service.errors import InvalidInput, ModelNotFound, NotReady, excerpt
@@ -56,6 +51,10 @@ class LoadedModel:
     engine: Engine
     content: bytes = b""
     plots: Mapping[str, bytes] = field(default_factory=dict)
+
+
+# What is loaded already, or a bundle to be compiled, once it is read.
+Found = Future[LoadedModel | ReadBundle]
 
 
 class Registry:
@@ -105,14 +104,30 @@ class Registry:
         on disk never stands in for it.
         """
         try:
-            with self._turn:
-                for wanted, paths in sorted(self._plan(root).items()):
-                    if name in (None, wanted) and not self._stopping.is_set():
-                        self._load(root, wanted, paths)
+            with self._turn, ThreadPoolExecutor(1, thread_name_prefix="reader") as reader:
+                plan = sorted(self._plan(root).items())
+                chosen = [(wanted, paths) for wanted, paths in plan if name in (None, wanted)]
+                for wanted, found in self._read_ahead(reader, chosen):
+                    self._load(root, wanted, found)
             if not self._stopping.is_set():
                 self._tell_of_unknown_grids()
         finally:
             self.is_loaded = True
+
+    def _read_ahead(
+        self, reader: Executor, plan: Sequence[tuple[str, Sequence[Path]]]
+    ) -> Iterator[tuple[str, list[Found]]]:
+        """Every name with what is found of it; that of the next is read meanwhile, and no more."""
+        ahead: deque[tuple[str, list[Found]]] = deque()
+        for name, paths in plan:
+            if self._stopping.is_set():
+                return
+            found = [reader.submit(_counted(self._read), name, path) for path in paths]
+            ahead.append((name, found))
+            if len(ahead) > 1:
+                yield ahead.popleft()
+        if ahead and not self._stopping.is_set():
+            yield ahead.popleft()
 
     def _tell_of_unknown_grids(self) -> None:
         for name in sorted(self._grids.keys() - self._known):
@@ -138,12 +153,12 @@ class Registry:
             plan.setdefault(name, []).append(path)
         return plan
 
-    def _load(self, root: Path, name: str, paths: Sequence[Path]) -> None:
+    def _load(self, root: Path, name: str, found: Sequence[Found]) -> None:
         # Whatever is wrong with one bundle, down to a shape that does not compile, must not keep
         # the others from being served.
         try:
             with compilation.expected():
-                self._swap(name, [self._prepare(name, path) for path in paths])
+                self._swap(name, [self._prepare(name, one.result()) for one in found])
             self.failures.pop(name, None)
         except Exception as error:
             if self._stopping.is_set():
@@ -167,26 +182,21 @@ class Registry:
             told = f"{name}/{model.card.version} is replaced and has answered its last request"
             weakref.finalize(model.engine, logger.info, told)
 
-    def _prepare(self, name: str, path: Path) -> LoadedModel:
-        """The model of a bundle: the one that is loaded, if it is the same, else compiled anew."""
-        try:
-            content = (path / "model.json").read_bytes()
-        except OSError as error:
-            raise CheckpointError(
-                f"{path}: expected a readable model.json: {error.strerror}"
-            ) from error
+    def _read(self, name: str, path: Path) -> LoadedModel | ReadBundle:
+        """A bundle, or the model that is loaded, if it is the same."""
+        content = read_card(path)
         for model in self.versions(name):
             if model.content == content and str(model.card.version) == path.name:
                 return model
-        return self._compile(name, path, content)
+        return read_bundle(name, path, self._device)
 
-    def _compile(self, name: str, path: Path, content: bytes) -> LoadedModel:
+    def _prepare(self, name: str, found: LoadedModel | ReadBundle) -> LoadedModel:
+        """The model that was loaded already, or that of a bundle, compiled."""
+        if isinstance(found, LoadedModel):
+            return found
+        content, bundle, plots = found
         device = find_device(self._device)
-        bundle = load_model(path, jax.sharding.SingleDeviceSharding(device))
-        found, expected = f"{bundle.card.name}/{bundle.card.version}", f"{name}/{path.name}"
-        if found != expected:
-            raise CheckpointError(f"{path}: expected the model {expected}, got {found}")
-        _require_finite(bundle, path)
+        expected = f"{name}/{bundle.card.version}"
         programs = self._programs[bundle.card.wiring](bundle.card)
         self._known |= {program.name for program in programs}
         chosen = [shaped(program, device, self._grids) for program in programs]
@@ -207,7 +217,6 @@ class Registry:
             time.monotonic() - started,
             device.device_kind,
         )
-        plots = {file.name: file.read_bytes() for file in sorted((path / "plots").glob("*.png"))}
         return LoadedModel(bundle.card, engine, content, plots)
 
     @property
@@ -325,6 +334,12 @@ class Registry:
         return "".join(f"; {name}: {reason}" for name, reason in sorted(self.failures.items()))
 
 
+def _counted(read: Callable[..., Any]) -> Callable[..., Any]:
+    """``read`` as a part of this load, whatever thread it runs in."""
+    with compilation.expected():
+        return functools.partial(contextvars.copy_context().run, read)
+
+
 def shaped(program: Program, device: Any, grids: Mapping[str, Grid]) -> Program:
     """``program`` over the shapes that ``grids`` has for it, or those that suit ``device``."""
     grid = grids.get(program.name)
@@ -361,12 +376,3 @@ class _Progress:
                 self._told = now
                 logger.info("loading %s: %s, next %s", self._model, far, shape)
             self._done += 1
-
-
-def _require_finite(bundle: Bundle, path: Path) -> None:
-    leaves = flatten(nnx.state(bundle.model, nnx.Param))
-    wrong = sorted(n for n, leaf in leaves.items() if not np.isfinite(jax.device_get(leaf)).all())
-    if wrong:
-        raise CheckpointError(
-            f"{path}: expected finite parameters, got NaN or infinity in {', '.join(wrong)}"
-        )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from types import FrameType
@@ -38,6 +39,8 @@ class Server(uvicorn.Server):
                 root_path=self._settings.root_path,
                 workers=1,
                 access_log=False,
+                # They tell the address of a client and its scheme, and nothing here asks for these.
+                proxy_headers=False,
                 log_config=None,
                 backlog=BACKLOG,
             )
@@ -48,6 +51,14 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
         await super().startup(sockets)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves until a signal ends it; where that would not wait, no thread is waited for."""
+        super().run(sockets)
+        if self.force_exit:
+            logging.shutdown()
+            # A call that is under way must not meet an interpreter that is being taken apart.
+            os._exit(0 if self.started else 1)
 
     def reload(self) -> None:
         """Loads what has changed on disk, keys included."""

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from models import allocator
-from models.cores import Cores, run_calls_side_by_side
+from models.cores import Cores, num_cores, run_calls_side_by_side
 from service import device
 from service.engine import Engine
 from service.programs import Program
@@ -17,7 +17,7 @@ from service.programs import Program
 
 def set_up() -> None:
     """What the service sees to before JAX starts, for models on the CPU."""
-    allocator.keep_memory()
+    allocator.keep_memory(1 + num_cores())
     run_calls_side_by_side()
     device.reserve("cpu")
 

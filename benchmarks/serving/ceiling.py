@@ -28,7 +28,7 @@ class Ceiling:
     """An engine with the program of fill-mask at the length of the texts."""
 
     def __init__(self, bundle: str, texts: list[str]) -> None:
-        allocator.keep_memory()
+        allocator.keep_memory(1 + cores.num_cores())
         cores.run_calls_side_by_side()
         chosen = device.reserve("cpu")
         loaded = load_model(Path(bundle))

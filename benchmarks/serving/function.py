@@ -19,6 +19,7 @@ from benchmarks.serving.reference import read
 from benchmarks.serving.texts import MASK, NUM_CHARACTERS
 from models import allocator
 from models.checkpoint import load_model
+from models.cores import num_cores
 from models.packed import logits_at, pack
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -29,7 +30,7 @@ class FillMask:
     """A masked language model that is compiled for texts of one length with one mask each."""
 
     def __init__(self, batch_sizes: Sequence[int] = BATCH_SIZES) -> None:
-        allocator.keep_memory()
+        allocator.keep_memory(1 + num_cores())
         bundle = load_model(Path(os.environ["TRIWIRE_MODEL"]))
         self._vocabulary = bundle.card.vocabulary
         self._leaves, self._tree = jax.tree.flatten(pack(bundle.model))

@@ -95,3 +95,49 @@ def test_what_is_free_is_given_back_when_it_is_asked_for():
     # Of 200 MB, in pages of 4 KiB.
     assert int(kept) < 5_000
     assert int(given) > 40_000
+
+
+SETTLED = """
+import gc
+from models.allocator import settle
+
+class Ring:
+    def __init__(self):
+        self.itself = self
+
+kept, lost = Ring(), Ring()
+ids = id(kept), id(lost)
+del lost
+settle()
+tracked = {id(thing) for thing in gc.get_objects()}
+print(gc.get_freeze_count() > 1000, ids[0] in tracked, len(tracked) < 100)
+del kept
+settle()
+new = Ring()
+print(id(new) in {id(thing) for thing in gc.get_objects()})
+print(sum(isinstance(thing, Ring) for thing in gc.get_objects()))
+"""
+
+
+def test_what_is_there_is_not_looked_through_again_and_what_comes_is():
+    done = subprocess.run(
+        [sys.executable, "-c", SETTLED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "False", "True", "True", "1"]
+
+
+@pytest.mark.parametrize(("asked", "heaps"), [((), 1), ((3,), 3)])
+def test_there_are_as_many_heaps_as_are_asked_for(monkeypatch, asked, heaps):
+    from models import allocator
+
+    told = {}
+
+    class Library:
+        def mallopt(self, name, value):
+            told[name] = value
+            return 1
+
+    monkeypatch.setattr(allocator.os, "environ", {})
+    monkeypatch.setattr(allocator, "_glibc", Library)
+    assert allocator.keep_memory(*asked)
+    assert told == {allocator.MAX_HEAPS: heaps, **allocator.OPTIONS}

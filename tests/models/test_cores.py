@@ -159,3 +159,30 @@ def test_a_call_is_done_when_it_returns_as_its_own_thread_has_computed_it():
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+def test_a_thread_gives_way_and_no_other_thread_of_its_process_does():
+    found = {}
+
+    def work():
+        found["has"] = cores.give_way()
+        found["own"] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found["has"]
+    assert found["own"] == max(before, cores.NICENESS)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_where_priorities_are_not_to_be_had_nothing_happens(monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(cores.os, "setpriority", refuse)
+    assert not cores.give_way()
+    monkeypatch.setattr(cores.sys, "platform", "darwin")
+    assert not cores.give_way()

@@ -77,7 +77,7 @@ def served(monkeypatch, checkpoints):
     monkeypatch.setattr(compilation, "cache_directory", lambda where: None)
     monkeypatch.setattr(device, "reserve", find_device)
     monkeypatch.setattr(cores, "run_calls_side_by_side", lambda: True)
-    monkeypatch.setattr(allocator, "keep_memory", lambda: True)
+    monkeypatch.setattr(allocator, "keep_memory", lambda num_heaps: True)
     monkeypatch.setattr(logs, "set_up", lambda *_: None)
     monkeypatch.setattr(tracing, "exporting", lambda: None)
     monkeypatch.setenv("TRIWIRE_CHECKPOINTS", str(checkpoints))
