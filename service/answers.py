@@ -5,7 +5,7 @@ import logging
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import Scope
+from starlette.types import ExceptionHandler, Scope
 
 from service import errors
 from service.errors import TriwireError, excerpt
@@ -104,6 +104,14 @@ async def on_http_exception(request: Request, error: Exception) -> JsonResponse:
 async def on_fault(request: Request, error: Exception) -> JsonResponse:
     """Handles whatever else is raised: a fault of ours, with no internals in the answer."""
     return _answer(request, *FAULT, _fault_message(request, error), None)
+
+
+# What the application has answer what is raised, by its kind.
+HANDLERS: dict[type[Exception], ExceptionHandler] = {
+    TriwireError: on_triwire_error,
+    RequestValidationError: on_invalid_request,
+    HTTPException: on_http_exception,
+}
 
 
 def _fault_message(request: Request, error: Exception) -> str:

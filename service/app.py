@@ -3,25 +3,24 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Security
-from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
-from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp
 
 from models import allocator
-from models.cores import Cores
+from models.cores import Cores, give_way
 from service import answers, device, tracing
 from service.batcher import Batcher
 from service.compilation import CompilationCounter
 from service.envelope import Envelope
-from service.errors import TriwireError
 from service.gate import Gate
 from service.keys import Keys
 from service.lifecycle import Lifecycle
@@ -41,11 +40,31 @@ from service.routes import (
     page,
 )
 from service.settings import Settings
+from service.shortcut import Shortcut
 from service.tasks import PROGRAMS
 from service.tasks.context import Context
 from service.tensor_bodies import LENGTH_HEADER
 
 logger = logging.getLogger(__name__)
+
+
+class Application(FastAPI):
+    """FastAPI with what every request passes in ``front`` of it, the outermost first.
+
+    What FastAPI adds by itself comes behind that, where calls that take the shortcut do not pass.
+    """
+
+    front: Sequence[Middleware] = ()
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """What a request passes on its way to the routes."""
+        faults = super().build_middleware_stack()
+        # It would answer faults, as does what is in front of it already.
+        assert isinstance(faults, ServerErrorMiddleware)
+        stack = faults.app
+        for middleware in reversed(self.front):
+            stack = middleware.cls(stack, *middleware.args, **middleware.kwargs)
+        return stack
 
 
 def create_app(
@@ -79,6 +98,7 @@ def create_app(
         max_rows=settings.max_queue_rows,
         num_workers=num_calls,
         observe=metrics.count_batch,
+        prepare=give_way,
     )
     lifecycle = Lifecycle(
         registry,
@@ -95,7 +115,7 @@ def create_app(
     )
 
     async def warm_up() -> None:
-        await asyncio.to_thread(allocator.give_back)
+        await asyncio.to_thread(allocator.settle)
         await rehearse(app, sorted(registry.models))
         lifecycle.is_warm = compilations.is_ready = True
 
@@ -110,12 +130,14 @@ def create_app(
             await loader.stop()
             await batcher.stop()
 
-    app = FastAPI(
+    app = Application(
         title="Triwire",
         version="0.1.0",
         description="Small transformers over HTTP, with the evidence for their answers.",
         lifespan=lifespan,
         redirect_slashes=False,
+        # Spans and metrics are ours (``tracing``, ``metrics``).
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         # For the documentation, which asks for a key; the gate is what checks it.
         dependencies=[Security(HTTPBearer(auto_error=False))] if keys.are_there else None,
     )
@@ -128,23 +150,20 @@ def create_app(
     observers = [log_exchange, metrics.count_exchange]
     if tracer_provider:
         observers.append(tracing.span_writer(tracer_provider))
-    # What is added last is outermost: whatever is answered inside, it is put into the envelope.
-    app.add_middleware(Gate, keys=keys, lifecycle=lifecycle)
-    app.add_middleware(ServerErrorMiddleware, handler=answers.on_fault)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "X-Request-Id", LENGTH_HEADER],
-            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After", LENGTH_HEADER],
-        )
-    app.add_middleware(
-        Envelope,
-        lifecycle=lifecycle,
-        observers=observers,
-        under_way=metrics.in_progress.track_inprogress,
-    )
+    # Whatever is answered inside, it is put into the envelope.
+    app.front = [
+        Middleware(
+            Envelope, lifecycle=lifecycle, observers=observers, in_progress=metrics.in_progress
+        ),
+        *([_cross_origin(settings)] if settings.cors_origins else []),
+        Middleware(ServerErrorMiddleware, handler=answers.on_fault),
+        Middleware(Gate, keys=keys, lifecycle=lifecycle),
+        Middleware(
+            Shortcut,
+            routes=[*inference.router.routes, *latents.router.routes],
+            handlers=answers.HANDLERS,
+        ),
+    ]
     for router in (
         inference.router,
         latents.npy_router,
@@ -159,7 +178,16 @@ def create_app(
         app.include_router(router)
     app.include_router(page.router)
     app.mount("/static", page.files)
-    app.add_exception_handler(TriwireError, answers.on_triwire_error)
-    app.add_exception_handler(RequestValidationError, answers.on_invalid_request)
-    app.add_exception_handler(HTTPException, answers.on_http_exception)
+    for kind, handler in answers.HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     return app
+
+
+def _cross_origin(settings: Settings) -> Middleware:
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type", "X-Request-Id", LENGTH_HEADER],
+        expose_headers=["X-Request-Id", "Server-Timing", "Retry-After", LENGTH_HEADER],
+    )

@@ -1,18 +1,18 @@
 """What every answer carries: a request id and its timing; and who is told of it afterwards."""
 
-import contextlib
-import secrets
+import random
 import string
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prometheus_client import Gauge
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.lifecycle import Lifecycle, Phase
 from service.rehearsal import IS_REHEARSAL
 
@@ -20,6 +20,8 @@ MAX_REQUEST_ID = 128
 # The status that is noted where a client left before it was answered; nobody receives it.
 CLIENT_LEFT = 499
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Ids tell requests apart and are no secret; a generator of our own asks the system but once.
+_ids = random.Random()
 _PRINTABLE = frozenset(string.ascii_letters + string.digits + "-_.:/+=@")
 
 
@@ -47,8 +49,8 @@ class Exchange:
 class Envelope:
     """Gives every answer an ``X-Request-Id`` and a ``Server-Timing`` header, then tells observers.
 
-    ``under_way`` surrounds every request. Once the service leaves, connections are closed with the
-    answers on them, so that none is idle, and about to be written to, when it ends.
+    ``in_progress`` counts the requests that are under way. Once the service leaves, connections are
+    closed with the answers on them, so that none is idle, and about to be written to, when it ends.
     """
 
     def __init__(
@@ -57,12 +59,12 @@ class Envelope:
         *,
         lifecycle: Lifecycle,
         observers: Sequence[Callable[[Exchange], None]] = (),
-        under_way: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+        in_progress: Gauge | None = None,
     ) -> None:
         self._app = app
         self._lifecycle = lifecycle
         self._observers = observers
-        self._under_way = under_way
+        self._in_progress = in_progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
@@ -81,20 +83,29 @@ class Envelope:
                 self._write_headers(message, state, time.monotonic() - started)
             await send(message)
 
-        with self._under_way(), logs.within_request(state["request_id"]):
+        if self._in_progress:
+            self._in_progress.inc()
+        with logs.within_request(state["request_id"]):
             try:
                 await self._app(scope, receive, send_with_headers)
             finally:
-                exchange = _exchange(scope, status, started)
-                for observe in self._observers:
-                    observe(exchange)
+                self._conclude(_exchange(scope, status, started))
+
+    def _conclude(self, exchange: Exchange) -> None:
+        if self._in_progress:
+            self._in_progress.dec()
+        for observe in self._observers:
+            observe(exchange)
 
     def _write_headers(self, message: Message, state: dict[str, Any], total_s: float) -> None:
-        headers = MutableHeaders(scope=message)
-        headers["X-Request-Id"] = state["request_id"]
-        headers["Server-Timing"] = server_timing(state.get("ticket"), total_s)
+        timing = server_timing(state.get("ticket"), total_s)
+        message["headers"] = [
+            *message.get("headers", ()),
+            (b"x-request-id", state["request_id"].encode()),
+            (b"server-timing", timing.encode()),
+        ]
         if self._lifecycle.phase is not Phase.SERVING:
-            headers["Connection"] = "close"
+            MutableHeaders(scope=message)["Connection"] = "close"
 
 
 def _exchange(scope: Scope, status: int, started: float) -> Exchange:
@@ -122,11 +133,13 @@ def request_id(headers: Headers) -> str:
     given = headers.get("x-request-id", "")
     if 0 < len(given) <= MAX_REQUEST_ID and _PRINTABLE.issuperset(given):
         return given
-    return secrets.token_hex(12)
+    return f"{_ids.getrandbits(96):024x}"
 
 
 def server_timing(ticket: Ticket | None, total_s: float) -> str:
     """The value of a ``Server-Timing`` header, in milliseconds."""
     queue_s, compute_s = (ticket.queue_s, ticket.compute_s) if ticket else (0.0, 0.0)
-    spent = {"queue": queue_s, "compute": compute_s, "total": total_s}
-    return ", ".join(f"{name};dur={1000 * seconds:.2f}" for name, seconds in spent.items())
+    return (
+        f"queue;dur={1000 * queue_s:.2f}, compute;dur={1000 * compute_s:.2f}, "
+        f"total;dur={1000 * total_s:.2f}"
+    )

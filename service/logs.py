@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 import json
 import logging
 import sys
@@ -52,9 +53,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         content: dict[str, Any] = {
-            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "time": f"{_moment(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -69,6 +69,12 @@ class JsonFormatter(logging.Formatter):
         # It knows no lone surrogates, and no integers that are longer than others know them.
         except TypeError:
             return json.dumps(content, ensure_ascii=False, default=str)
+
+
+@functools.lru_cache(maxsize=2)
+def _moment(second: int) -> str:
+    """A second in UTC; many lines are of the same."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 class TextFormatter(logging.Formatter):
@@ -86,24 +92,23 @@ class TextFormatter(logging.Formatter):
 
 def log_exchange(exchange: Any) -> None:
     """Logs a request and its answer, and nothing of what was in them."""
+    level = logging.DEBUG if exchange.is_rehearsal else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
     total_s, ticket = exchange.ended - exchange.started, exchange.ticket
-    logger.log(
-        logging.DEBUG if exchange.is_rehearsal else logging.INFO,
-        "%s %s %d %.1f ms",
-        exchange.method,
-        # A path can hold line breaks, and must not forge a line of the log.
-        excerpt(exchange.target, 100),
-        exchange.status,
-        1000 * total_s,
-        extra={
-            "fields": {
-                "method": exchange.method,
-                "path": exchange.path,
-                "status": exchange.status,
-                "task": ticket.task,
-                "total_ms": round(1000 * total_s, 3),
-                "queue_ms": round(1000 * ticket.queue_s, 3),
-                "compute_ms": round(1000 * ticket.compute_s, 3),
-            }
-        },
+    # A path can hold line breaks, and must not forge a line of the log.
+    target, total_ms = excerpt(exchange.target, 100), 1000 * total_s
+    fields = {
+        "method": exchange.method,
+        "path": exchange.path,
+        "status": exchange.status,
+        "task": ticket.task,
+        "total_ms": round(total_ms, 3),
+        "queue_ms": round(1000 * ticket.queue_s, 3),
+        "compute_ms": round(1000 * ticket.compute_s, 3),
+    }
+    message = f"{exchange.method} {target} {exchange.status} {total_ms:.1f} ms"
+    # Not through ``log``, which looks for the line of code that it is called from.
+    logger.handle(
+        logger.makeRecord(logger.name, level, "", 0, message, (), None, extra={"fields": fields})
     )

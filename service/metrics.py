@@ -1,6 +1,7 @@
 """What Prometheus reads of the service, in the registry that is handed in and no global one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -8,7 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from service.batcher import Batch, Batcher
+from service.batcher import Batcher
+from service.batches import Batch
 from service.compilation import CompilationCounter
 from service.engine import Slot
 from service.envelope import Exchange
@@ -25,6 +27,18 @@ USAGE = {
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OfExchanges:
+    """What requests of one kind add to; finding it by its labels takes longer than adding.
+
+    ``tokens`` has a counter for each direction, with the fields of a usage that tell it.
+    """
+
+    requests: Counter
+    seconds: Histogram
+    tokens: list[tuple[Sequence[str], Counter]]
+
+
 class Metrics:
     """Counters that requests and batches add to.
 
@@ -34,6 +48,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        self._exchanges: dict[tuple[str, str, str, int], _OfExchanges] = {}
         model = ("model", "version", "program")
         self._requests = Counter(
             "triwire_requests",
@@ -99,12 +114,22 @@ class Metrics:
         """Counts a request that is over, unless no client was behind it."""
         if exchange.is_rehearsal:
             return
-        path, task = exchange.path, exchange.ticket.task
-        self._requests.labels(exchange.method, path, task, str(exchange.status)).inc()
-        self._request_s.labels(path, task).observe(exchange.ended - exchange.started)
-        for direction, names in USAGE.items():
-            num_tokens = sum(getattr(exchange.usage, name, 0) for name in names)
-            self._tokens.labels(task, direction).inc(num_tokens)
+        kind = (exchange.method, exchange.path, exchange.ticket.task, exchange.status)
+        counters = self._exchanges.get(kind)
+        if counters is None:
+            counters = self._exchanges[kind] = self._of_exchanges(*kind)
+        counters.requests.inc()
+        counters.seconds.observe(exchange.ended - exchange.started)
+        for names, tokens in counters.tokens:
+            if num_tokens := sum(getattr(exchange.usage, name, 0) for name in names):
+                tokens.inc(num_tokens)
+
+    def _of_exchanges(self, method: str, path: str, task: str, status: int) -> _OfExchanges:
+        return _OfExchanges(
+            requests=self._requests.labels(method, path, task, str(status)),
+            seconds=self._request_s.labels(path, task),
+            tokens=[(names, self._tokens.labels(task, name)) for name, names in USAGE.items()],
+        )
 
     def count_batch(self, batch: Batch) -> None:
         """Counts a batch that has run."""

@@ -17,6 +17,9 @@ from service.encoding import to_json
 from service.envelope import CLIENT_LEFT
 from service.errors import MalformedRequest, TooLarge, UnsupportedMedia, excerpt
 
+# An answer is mostly given by then.
+WATCHED_AFTER_S = 0.1
+
 
 class StrictRequest(Request):
     """A request whose body is read up to a limit and parsed as JSON to the letter."""
@@ -32,12 +35,16 @@ class StrictRequest(Request):
             declared = self.headers.get("content-length", "")
             if declared.isdecimal() and float(declared) > limit:
                 raise TooLarge(f"expected a body of at most {limit} bytes, got {declared[:20]}")
-            chunks, size = [], 0
-            async for chunk in self.stream():
-                size += len(chunk)
+            chunks, size, more = [], 0, True
+            while more:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                chunks.append(message.get("body", b""))
+                more = message.get("more_body", False)
+                size += len(chunks[-1])
                 if size > limit:
                     raise TooLarge(f"expected a body of at most {limit} bytes, got more")
-                chunks.append(chunk)
             self._body = b"".join(chunks)
         return self._body
 
@@ -73,17 +80,24 @@ class StrictRoute(APIRoute):
             if request.method != "POST":
                 return await handler(request)
             self.require_kind(request.headers)
-            strictly = StrictRequest(request.scope, request.receive)
-            try:
-                # Read here, because FastAPI answers whatever its own reading raises with 400.
-                strictly = await self.read(strictly)
-            except ClientDisconnect:
-                return Response(status_code=CLIENT_LEFT)
-            response = await _unless_client_leaves(strictly, handler(strictly))
-            strictly.state.usage = getattr(response, "usage", None)
-            return response
+            return await self.answer(StrictRequest(request.scope, request.receive), handler)
 
         return strict
+
+    async def answer(
+        self,
+        request: StrictRequest,
+        handler: Callable[[StrictRequest], Coroutine[Any, Any, Response]],
+    ) -> Response:
+        """What ``handler`` answers to the request once its body is read, if its client stays."""
+        try:
+            # Read here, because FastAPI answers whatever its own reading raises with 400.
+            request = await self.read(request)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_LEFT)
+        response = await _unless_client_leaves(request, handler(request))
+        request.state.usage = getattr(response, "usage", None)
+        return response
 
     async def read(self, request: StrictRequest) -> StrictRequest:
         """What the handler is given: the request, its body read and found to be right so far."""
@@ -109,9 +123,14 @@ def body_kind(headers: Headers) -> str:
 
 
 async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The answer that ``work`` gives; it is cancelled when the client closes the connection."""
+    """The answer that ``work`` gives; it is cancelled when the client closes the connection.
+
+    Whether it does is watched once the work has lasted ``WATCHED_AFTER_S``: a task to watch costs
+    more than most of what would be saved before then.
+    """
     own = asyncio.current_task()
     assert own
+    leaving: asyncio.Task[None] | None = None
     has_left = is_over = False
 
     def give_up(leaving: asyncio.Task[None]) -> None:
@@ -120,8 +139,12 @@ async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, Resp
             has_left = True
             own.cancel()
 
-    leaving = asyncio.create_task(_disconnected(request))
-    leaving.add_done_callback(give_up)
+    def watch() -> None:
+        nonlocal leaving
+        leaving = asyncio.create_task(_disconnected(request))
+        leaving.add_done_callback(give_up)
+
+    watching = asyncio.get_running_loop().call_later(WATCHED_AFTER_S, watch)
     try:
         return await work
     except asyncio.CancelledError:
@@ -131,7 +154,9 @@ async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, Resp
         return Response(status_code=CLIENT_LEFT)
     finally:
         is_over = True
-        leaving.cancel()
+        watching.cancel()
+        if leaving:
+            leaving.cancel()
         if has_left:
             own.uncancel()
 

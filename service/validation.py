@@ -1,7 +1,10 @@
 """What is wrong with a request that does not fit its schema, in terms of the JSON that came."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
 
 from service import hugging_face, schemas, tensor_schemas
 from service.errors import excerpt
@@ -30,6 +33,23 @@ WANTED = {
     "too_short": "at least {min_length} item(s)",
     UNKNOWN_FIELD: "one of the fields {expected}",
 }
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+def validated(schema: type[Schema], body: Any) -> Schema:
+    """``body`` as what ``schema`` describes.
+
+    Raises:
+        RequestValidationError: if it does not fit.
+    """
+    try:
+        return schema.model_validate(body)
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
+        ) from None
 
 
 def explain(details: Sequence[dict[str, Any]]) -> tuple[str | None, str]:

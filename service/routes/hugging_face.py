@@ -5,11 +5,10 @@ Every task has an address of its own, and a model's address does what the reques
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, LifecycleDep, TicketDep
@@ -44,8 +43,7 @@ from service.tasks.hugging_face.sentence_similarity import compare
 from service.tasks.hugging_face.text_generation import generate, generate_stream
 from service.tasks.hugging_face.written import GeneratedText
 from service.transport import JsonResponse, StrictRoute
-
-Schema = TypeVar("Schema", bound=BaseModel)
+from service.validation import validated
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,19 +206,10 @@ async def post_model(
     body = await request.json()
     task = implied_task(context.registry.find(name), body)
     if task == TEXT_GENERATION:
-        generation = _read(TextGenerationInput, body)
+        generation = validated(TextGenerationInput, body)
         return await post_text_generation(request, name, generation, context, ticket)
     schema, call = CALLS[task]
-    return await call(name, _read(schema, body), context, ticket)
-
-
-def _read(schema: type[Schema], body: Any) -> Schema:
-    try:
-        return schema.model_validate(body)
-    except ValidationError as error:
-        raise RequestValidationError(
-            [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
-        ) from None
+    return await call(name, validated(schema, body), context, ticket)
 
 
 @router.get("/health")

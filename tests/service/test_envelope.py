@@ -4,7 +4,7 @@ import re
 import pytest
 from starlette.datastructures import Headers
 
-from service.batcher import Ticket
+from service.batches import Ticket
 from service.envelope import Envelope, request_id, server_timing
 from service.lifecycle import Phase
 from tests.service.fakes import fake_app, serving

@@ -7,7 +7,12 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from service.errors import MalformedRequest, TooLarge, UnsupportedMedia
 from service.settings import Settings
 from service.tasks.context import Context
-from service.transport import JsonResponse, StrictRoute, _unless_client_leaves
+from service.transport import (
+    WATCHED_AFTER_S,
+    JsonResponse,
+    StrictRoute,
+    _unless_client_leaves,
+)
 from tests.service.fakes import exchange, talk
 
 LIMIT = 100
@@ -218,3 +223,26 @@ def test_work_that_fails_fails_and_whoever_cancels_the_request_is_obeyed():
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())
+
+
+def test_nobody_watches_for_the_client_of_an_answer_that_is_soon_given():
+    class Unwatched:
+        """A request that notes who looks at its connection."""
+
+        num_looks = 0
+
+        async def receive(self):
+            self.num_looks += 1
+            await asyncio.Event().wait()
+
+    async def work():
+        await asyncio.sleep(WATCHED_AFTER_S / 5)
+        return Response(status_code=200)
+
+    async def main():
+        request = Unwatched()
+        answer = await _unless_client_leaves(request, work())
+        await asyncio.sleep(1.5 * WATCHED_AFTER_S)
+        return answer.status_code, request.num_looks
+
+    assert asyncio.run(main()) == (200, 0)
