@@ -2,7 +2,8 @@
 
     .venv/bin/python -m benchmarks.start --starts 5 --out runs/benchmarks/start.json
 
-The first start finds nothing compiled, the others what it left. Each is a process of its own on a
+The first start finds nothing compiled, the others what it left. Of all models that are there, one
+of each wiring is started by itself as well. Each is a process of its own on a
 free port of 127.0.0.1, with the bundles of ``--checkpoints``. Seconds on the clock and of the CPU
 run from the start of the process to the first 200 of /readyz.
 """
@@ -29,6 +30,9 @@ REQUESTS = {
     "latents": ("/v1/latents", {"inputs": "the time traveller", "encoding_format": "base64"}),
     "completions": ("/v1/completions", {"prompt": "the time ", "max_tokens": 8, "temperature": 0}),
 }
+# One of each wiring, of those that are shipped.
+FOUR = "causal-lm,masked-lm,perceiver,reversal"
+COLD, WARM, WARM_FOUR = "cold", "warm", "warm, four models"
 NUM_MORE = 50
 PATIENCE_S = 900.0
 POLL_S = 0.05
@@ -94,11 +98,13 @@ def first_and_more(address: str) -> dict[str, dict[str, float]]:
 
 
 def measure(checkpoints: Path, models: str, num_starts: int) -> dict[str, Any]:
-    """One cold start and ``num_starts`` warm ones."""
+    """One cold start and ``num_starts`` warm ones of each kind, in turns."""
     starts = []
+    chosen = {COLD: models, WARM: models} | ({} if models else {WARM_FOUR: FOUR})
+    kinds = [COLD] + [kind for kind in chosen if kind != COLD] * num_starts
     with tempfile.TemporaryDirectory() as cache:
-        for kind in ["cold"] + ["warm"] * num_starts:
-            with serving(checkpoints, Path(cache), models) as (address, spent):
+        for kind in kinds:
+            with serving(checkpoints, Path(cache), chosen[kind]) as (address, spent):
                 starts.append({"kind": kind, **spent, "requests": first_and_more(address)})
             sys.stderr.write(f"{kind}: {spent}\n")
     return {"machine": report.machine("jax", "fastapi", "uvicorn"), "starts": starts}
@@ -114,7 +120,7 @@ def main() -> None:
     num_starts = 1 if options.quick else options.starts
     results = measure(options.checkpoints, options.models, num_starts)
     rows = []
-    for kind in ("cold", "warm"):
+    for kind in dict.fromkeys(start["kind"] for start in results["starts"]):
         starts = [start for start in results["starts"] if start["kind"] == kind]
         for name in ("ready_s", "cpu_s", "resident_mib"):
             found = report.summary([start[name] for start in starts])
