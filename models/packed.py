@@ -154,16 +154,29 @@ def logits_at(
     lengths: Int[Array, " B"],
     positions: Int[Array, "B K"],
 ) -> Float[Array, "B K V"]:
-    """Logits over the symbols at ``positions`` alone."""
+    """Logits over the symbols at ``positions`` alone.
+
+    A negative position asks for nothing, and what stands in its place means nothing. Where no row
+    asks for more than its first, nothing is computed for the others.
+    """
     shape, last = packed.shape, packed.blocks[-1]
     x = _before(packed, tokens, lengths, len(packed.blocks) - 1)
-    asked = jnp.take_along_axis(x, positions[:, :, None], axis=1)
     of_queries, of_memory = jnp.split(last.query_key_value, [x.shape[-1]], axis=1)
-    queries = split_heads(norm(asked, shape) @ of_queries, shape)
     keys, values = jnp.split(norm(x, shape) @ of_memory, 2, axis=-1)
     memory = KeyValues(split_heads(keys, shape), split_heads(values, shape))
-    asked = asked + attend(queries, memory, padding_mask(lengths, x.shape[1]))[0] @ last.out
-    return norm(fed_forward(last.mlp, asked, shape), shape) @ packed.unembedding
+    mask = padding_mask(lengths, x.shape[1])
+
+    def ask(positions: Int[Array, "B K"]) -> Float[Array, "B K V"]:
+        asked = jnp.take_along_axis(x, jnp.maximum(positions, 0)[:, :, None], axis=1)
+        queries = split_heads(norm(asked, shape) @ of_queries, shape)
+        asked = asked + attend(queries, memory, mask)[0] @ last.out
+        return norm(fed_forward(last.mlp, asked, shape), shape) @ packed.unembedding
+
+    def ask_first() -> Float[Array, "B K V"]:
+        others = positions.shape[1] - 1
+        return jnp.pad(ask(positions[:, :1]), ((0, 0), (0, others), (0, 0)))
+
+    return jax.lax.cond(jnp.all(positions[:, 1:] < 0), ask_first, lambda: ask(positions))
 
 
 def _before(

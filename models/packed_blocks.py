@@ -221,7 +221,12 @@ def fed_forward(
 ) -> Float[Array, "B T D"]:
     """``x`` and what the feed-forward adds to it."""
     normed = norm(x, shape)
-    return x + (jax.nn.silu(normed @ mlp.gate) * (normed @ mlp.up)) @ mlp.down
+    return x + (_silu(normed @ mlp.gate) * (normed @ mlp.up)) @ mlp.down
+
+
+def _silu(x: Float[Array, "*B F"]) -> Float[Array, "*B F"]:
+    """``x * sigmoid(x)``, by the hyperbolic tangent: it takes fewer operations than exp does."""
+    return x * (0.5 + 0.5 * jnp.tanh(0.5 * x))
 
 
 def attend(
@@ -235,9 +240,10 @@ def attend(
     scores = jnp.einsum("BNKH,BNSH->BNKS", queries, keys, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-    sums = jnp.sum(weights, axis=-1, keepdims=True)
+    # A quotient for each query, and products from there on.
+    share = 1 / jnp.sum(weights, axis=-1, keepdims=True)
     read = jnp.einsum("BNKS,BNSH->BNKH", weights.astype(values.dtype), values)
-    return merge_heads(read / sums.astype(values.dtype)), (weights / sums).astype(values.dtype)
+    return merge_heads(read * share.astype(values.dtype)), (weights * share).astype(values.dtype)
 
 
 def split_heads(x: Float[Array, "B T D"], shape: Shape) -> Float[Array, "B N T H"]:

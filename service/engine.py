@@ -20,9 +20,10 @@ from flax import nnx
 
 from models.checkpoint import Bundle
 from models.cores import compiler_options
+from service.arguments import apart
 from service.errors import NonFiniteOutput
 from service.executables import NOTHING_KEPT, Executables
-from service.programs import Program, Row, collate, trial_rows
+from service.programs import Program, Row, collate, trial_batches
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Engine:
         return sum(len(program.grid) for program in self.programs.values())
 
     def warm_up(self, progress: Progress, num_threads: int = 1) -> None:
-        """Compiles every program at every shape, or loads it, and runs it once as a request would.
+        """Compiles every program at every shape, or loads it, and tries it as a request would.
 
         So many shapes are worked at together. ``num_loaded`` then says how many of them an earlier
         start had compiled. Programs on demand need only be on disk, where they can be.
@@ -147,22 +148,23 @@ class Engine:
         return self._executables.key(self.card, program.name, batch, length, self._dtype.name)
 
     def _try_out(self, program: Program, batch: int, length: int) -> None:
-        for outcome in self.run(program.name, trial_rows(program, batch, length)):
-            if isinstance(outcome, NonFiniteOutput):
-                raise outcome
+        for rows in trial_batches(program, batch, length):
+            for outcome in self.run(program.name, rows):
+                if isinstance(outcome, NonFiniteOutput):
+                    raise outcome
 
     def _compile(self, program: Program, batch: int, length: int) -> jax.stages.Compiled:
         form, dtype = self._forms[program.pack], self._dtype
+        arguments = collate(program, [], batch, length)
+        forms = arguments.forms
 
-        def function(
-            leaves: list[jax.Array], ragged: jax.Array, *arrays: jax.Array
-        ) -> dict[str, jax.Array]:
+        def function(leaves: list[jax.Array], *joined: jax.Array) -> dict[str, jax.Array]:
+            ragged, *arrays = apart(joined, forms)
             outputs = program.function(form.rebuild(leaves), _cast(ragged, dtype), *arrays)
             return {key: _cast(jnp.asarray(array), jnp.float32) for key, array in outputs.items()}
 
-        arguments = collate(program, [], batch, length)
         (device,) = form.leaves[0].devices()
-        lowered = jax.jit(function).lower(form.leaves, *arguments)
+        lowered = jax.jit(function).lower(form.leaves, *arguments.joined)
         return lowered.compile(compiler_options=compiler_options(device))
 
     def run(self, name: str, rows: Sequence[Row]) -> list[Outcome]:
@@ -175,7 +177,7 @@ class Engine:
         longest = max(len(row[program.ragged.name]) for row in rows)
         batch, length = program.shape(len(rows), longest)
         arguments = collate(program, rows, batch, length)
-        outputs = self._call(program, batch, length, arguments)
+        outputs = self._call(program, batch, length, arguments.joined)
         results = [
             {key: array[index, ...] for key, array in outputs.items()} for index in range(len(rows))
         ]
@@ -185,12 +187,12 @@ class Engine:
         return [_checked(name, result) for result in results]
 
     def _call(
-        self, program: Program, batch: int, length: int, arguments: Sequence[np.ndarray]
+        self, program: Program, batch: int, length: int, joined: Sequence[np.ndarray]
     ) -> Result:
         compiled = self._compiled.get((program.name, batch, length))
         if compiled is None:
             compiled = self._fetch(program, batch, length)
-        outputs = compiled(self._forms[program.pack].leaves, *arguments)
+        outputs = compiled(self._forms[program.pack].leaves, *joined)
         return {key: np.asarray(array) for key, array in outputs.items()}
 
     def _fetch(

@@ -5,12 +5,13 @@ Rows of different lengths are padded in numpy to one of those shapes.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from flax import nnx
 
+from service.arguments import Arguments
 from service.errors import TooLarge
 
 Row = dict[str, Any]
@@ -38,11 +39,11 @@ class Program:
     ``function(model, ragged, lengths, *scalars, *arrays)`` gives named arrays, one row each. The
     model is what ``pack`` made of the bundle's when it was loaded; by default that is the same.
     ``grid`` holds the (batch, length) shapes; for every length there is a batch of 1. ``scalars``
-    are the further values of a row with the value that padding rows take; ``trial`` overrides them
-    where the rows that try a new model out would otherwise have nothing to do. ``arrays`` are
-    whatever else a row has at a compiled length, with what padding rows hold; a row may have less
-    of an array than that, from its start. What is asked for seldom may stay on disk until it is:
-    ``is_on_demand``.
+    are the further values of a row with the value that padding rows take. ``arrays`` are whatever
+    else a row has at a compiled length, with what padding rows hold; a row may have less of an
+    array than that, from its start. A new model is tried out with rows of padding once for each of
+    ``trials``, which say what such rows have instead, so that every part of it runs. What is asked
+    for seldom may stay on disk until it is: ``is_on_demand``.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Program:
     ragged: Ragged
     scalars: tuple[tuple[str, np.generic], ...] = ()
     grid: tuple[tuple[int, int], ...]
-    trial: Mapping[str, Any] = field(default_factory=dict)
+    trials: Sequence[Mapping[str, Any]] = ({},)
     arrays: Callable[[int], Mapping[str, np.ndarray]] = lambda _: {}
     is_on_demand: bool = False
     pack: Callable[[Any], Any] = _as_it_is
@@ -153,34 +154,43 @@ def longest_of(grid: Sequence[tuple[int, int]], max_batch: int) -> tuple[tuple[i
     return tuple(shape for shape in grid if shape[1] == longest and shape[0] <= max_batch)
 
 
-def trial_rows(program: Program, batch: int, length: int) -> list[Row]:
-    """As many rows of that length as the batch holds."""
+def trial_batches(program: Program, batch: int, length: int) -> list[list[Row]]:
+    """For each trial, as many rows of that length as the batch holds."""
     ragged = program.ragged
     values = np.zeros((length, *ragged.trailing), dtype=ragged.dtype)
-    row = {ragged.name: values, **dict(program.scalars), **program.arrays(length), **program.trial}
-    return [row] * batch
+    row = {ragged.name: values, **dict(program.scalars), **program.arrays(length)}
+    return [[{**row, **trial}] * batch for trial in program.trials]
 
 
-def collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> list[np.ndarray]:
+def collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> Arguments:
     """The arguments of a call: rows padded with zeros to ``length``, then rows of padding.
 
     A row of padding has length 1, so that no average is ever over nothing.
     """
     ragged = program.ragged
-    padded = np.zeros((batch, length, *ragged.trailing), dtype=ragged.dtype)
-    lengths = np.ones(batch, dtype=np.int32)
+    arrays = program.arrays(length)
+    arguments = Arguments.of_zeros(
+        [
+            ((batch, length, *ragged.trailing), np.dtype(ragged.dtype)),
+            ((batch,), np.dtype(np.int32)),
+            *(((batch,), default.dtype) for _, default in program.scalars),
+            *(((batch, *default.shape), default.dtype) for default in arrays.values()),
+        ]
+    )
+    columns = iter(arguments.views)
+    padded, lengths = next(columns), next(columns)
+    lengths[len(rows) :] = 1
     for index, row in enumerate(rows):
         values = row[ragged.name]
         padded[index, : len(values)] = values
         lengths[index] = len(values)
-    arguments = [padded, lengths]
     for name, default in program.scalars:
-        column = np.full(batch, default)
+        column = next(columns)
         column[: len(rows)] = [row[name] for row in rows]
-        arguments.append(column)
-    for name, default in program.arrays(length).items():
-        column = np.repeat(default[None], batch, axis=0)
+        column[len(rows) :] = default
+    for name, default in arrays.items():
+        column = next(columns)
+        column[:] = default
         for index, row in enumerate(rows):
             column[index, *map(slice, np.shape(row[name]))] = row[name]
-        arguments.append(column)
     return arguments

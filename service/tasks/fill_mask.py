@@ -132,8 +132,9 @@ def programs(card: ModelCard) -> Sequence[Program]:
     def everywhere(packed: PackedStack, *arrays: Any) -> dict[str, Any]:
         return {"probs": _softmax(symbol_logits(packed, *arrays))}
 
-    def masks(length: int) -> dict[str, np.ndarray]:
-        return {"positions": np.zeros(min(FEW, length), np.int32)}
+    positions = {"positions": np.full(FEW, -1, np.int32)}
+    # With a mask in every row, and with as many as there may be.
+    trials = [{"positions": np.zeros(count, np.int32)} for count in (1, FEW)]
 
     def full(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
         probs, attention = model.predict(*arrays)
@@ -141,7 +142,15 @@ def programs(card: ModelCard) -> Sequence[Program]:
 
     seldom = functools.partial(Program, ragged=ragged, grid=longest_of(grid, 1), is_on_demand=True)
     return (
-        Program(name=PROGRAM, function=at_masks, ragged=ragged, arrays=masks, grid=grid, pack=pack),
+        Program(
+            name=PROGRAM,
+            function=at_masks,
+            ragged=ragged,
+            arrays=lambda _: positions,
+            trials=trials,
+            grid=grid,
+            pack=pack,
+        ),
         seldom(name=PROGRAM_OF_MANY, function=everywhere, pack=pack),
         seldom(name=PROGRAM_WITH_ATTENTION, function=full),
     )

@@ -60,6 +60,16 @@ def test_what_is_asked_at_some_positions_is_what_all_of_them_would_say(model, ro
     np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
 
 
+@pytest.mark.parametrize("counts", [(1, 1, 1, 0, 1), (ASKED, 1, 2, 1, 3)])
+def test_rows_may_ask_for_fewer_positions_than_there_is_room_for(model, rows, counts):
+    tokens, lengths, positions = rows
+    packed, asked = pack(model), np.arange(ASKED)[None] < np.array(counts)[:, None]
+    some = logits_at(packed, tokens, lengths, jnp.where(asked, positions, -1))
+    every = logits_at(packed, tokens, lengths, positions)
+    assert np.isfinite(some).all()
+    np.testing.assert_allclose(some[asked], every[asked], rtol=0, atol=ATOL)
+
+
 def test_padding_is_never_read(model, rows):
     tokens, lengths, positions = rows
     other = jnp.where(jnp.arange(SIZE)[None] < lengths[:, None], tokens, 3)

@@ -154,18 +154,20 @@ def test_warm_up_runs_every_shape_full_as_requests_would(monkeypatch):
     assert engine.num_shapes == len(GRID)
 
 
-def test_rows_on_trial_take_the_values_that_give_them_something_to_do():
+def test_a_model_is_tried_with_everything_that_rows_are_to_have_on_trial():
     seen = []
 
     def function(model, values, lengths, shift):
         return {"shift": shift}
 
-    program = replace(make_engine().programs["average"], function=function, trial={"shift": 7})
+    program = replace(
+        make_engine().programs["average"], function=function, trials=[{"shift": 7}, {"shift": 8}]
+    )
     engine = Engine(Bundle(tiny.cards()[0], Averager()), [program])
     run = engine.run
     engine.run = lambda name, rows: seen.extend(run(name, rows)) or []
     engine.warm_up(lambda shape: None)
-    assert {float(result["shift"]) for result in seen} == {7.0}
+    assert {float(result["shift"]) for result in seen} == {7.0, 8.0}
 
 
 def test_arrays_of_a_row_stand_at_the_start_of_what_padding_rows_hold():
@@ -180,7 +182,7 @@ def test_arrays_of_a_row_stand_at_the_start_of_what_padding_rows_hold():
         row | {"table": tables[:1], "count": np.int32(6)},
         row | {"table": tables[:0], "count": np.array(0)},
     ]
-    *_, table, count = collate(program, rows, 4, 4)
+    *_, table, count = collate(program, rows, 4, 4).views
     np.testing.assert_array_equal(table[0], tables)
     np.testing.assert_array_equal(table[1], [[0, 1], [7, 7], [7, 7], [7, 7]])
     np.testing.assert_array_equal(table[2:], np.full((2, 4, 2), 7))
@@ -244,7 +246,7 @@ def test_every_wiring_computes_in_half_the_width(wiring, index):
         def run(leaves, *arrays):
             return function(form.rebuild(leaves), *arrays)
 
-        arguments = collate(program, [], *program.grid[0])
+        arguments = collate(program, [], *program.grid[0]).views
         arguments[0] = _cast(jnp.asarray(arguments[0]), jnp.bfloat16)
         products = list(equations(jax.make_jaxpr(run)(form.leaves, *arguments).jaxpr))
     assert products
