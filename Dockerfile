@@ -5,7 +5,7 @@
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
-# For strip: a third of jaxlib is symbols that nothing but a debugger reads.
+# For strip: much of jaxlib and of others is symbols that nothing but a debugger reads.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends binutils \
@@ -20,11 +20,23 @@ ARG VARIANT=serve
 COPY requirements-${VARIANT}.lock /tmp/requirements.lock
 RUN python -m pip --python /opt/venv/bin/python install -r /tmp/requirements.lock \
     && find /opt/venv -type d -name tests -prune -exec rm -r {} + \
-    && find /opt/venv -name libjax_common.so -exec strip --strip-unneeded {} +
+    && find /opt/venv \
+        \( -name libjax_common.so -o -name "_ml_dtypes_ext.*.so" -o -name "_tensorstore.*.so" \) \
+        -exec strip --strip-unneeded {} +
 
 FROM build AS training
 COPY requirements-train.lock /tmp/requirements.lock
 RUN python -m pip --python /opt/venv/bin/python install -r /tmp/requirements.lock
+
+# Whatever umask the checkout was made under, everybody may read the code, and nobody may write to it.
+FROM build AS sources
+WORKDIR /app
+COPY models models
+COPY service service
+COPY triwire triwire
+COPY training training
+COPY checkpoints checkpoints
+RUN chmod -R u=rwX,go=rX .
 
 FROM python:${PYTHON}-slim AS runtime
 ARG REVISION=unknown
@@ -38,13 +50,13 @@ RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sb
         /var/lib/triwire /var/lib/triwire/checkpoints
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 XDG_CACHE_HOME=/var/cache
 WORKDIR /app
-COPY models models
+COPY --from=sources /app/models models
 VOLUME ["/var/cache/triwire", "/var/lib/triwire"]
 USER 10001:10001
 
 FROM runtime AS train
 COPY --from=training /opt/venv /opt/venv
-COPY training training
+COPY --from=sources /app/training training
 # Bundles and runs go to the volume.
 # hadolint ignore=DL3066
 USER root
@@ -56,9 +68,9 @@ ENTRYPOINT ["/opt/venv/bin/python", "-m", "training"]
 
 FROM runtime AS serve
 COPY --from=serving /opt/venv /opt/venv
-COPY service service
-COPY triwire triwire
-COPY checkpoints checkpoints
+COPY --from=sources /app/service service
+COPY --from=sources /app/triwire triwire
+COPY --from=sources /app/checkpoints checkpoints
 ENV TRIWIRE_HOST=0.0.0.0 TRIWIRE_PORT=8000
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=600s --retries=3 \

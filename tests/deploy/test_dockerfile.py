@@ -105,9 +105,18 @@ def test_the_image_holds_nothing_that_only_training_or_tests_need():
     assert "tests" not in copied
 
 
+def test_code_and_models_can_be_read_by_everybody_whatever_the_checkout_allows():
+    """COPY keeps modes, and under a umask of 077 only the owner of the checkout may read."""
+    sources = stages()["sources"]
+    assert sources.instructions[-1] == ("RUN", "chmod -R u=rwX,go=rX .")
+    for name in RUNNING:
+        taken = [copy for copy in lineage(name).values("COPY") if "/opt/venv" not in copy]
+        assert all(copy.startswith("--from=sources /app/") for copy in taken)
+
+
 def test_the_image_that_serves_can_ask_itself():
     """``python -m triwire`` in its working directory, with what the client needs."""
-    assert "triwire triwire" in lineage("serve").values("COPY")
+    assert "--from=sources /app/triwire triwire" in lineage("serve").values("COPY")
     assert lineage("serve").values("WORKDIR")[-1] == "/app"
     assert locked("serve").keys() >= {"httpx2", "numpy"}
 

@@ -69,10 +69,10 @@ def checkout(place):
     """What the image copies, which nobody may write to."""
     root = place / "app"
     for copy in lineage("serve").values("COPY"):
-        if not copy.startswith("--from"):
-            source, target = copy.split()
+        if copy.startswith("--from=sources"):
+            target = copy.split()[-1]
             ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / source, root / target, ignore=ignored)
+            shutil.copytree(ROOT / target, root / target, ignore=ignored)
     for path in (root, *root.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     yield root
