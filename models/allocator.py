@@ -18,6 +18,8 @@ OPTIONS = {
     -2: 2**26,  # M_TOP_PAD, in bytes: how much is taken from the system at a time.
 }
 # Whoever sets one of these has thought about it.
+# How many more objects there must be before Python looks through the new ones; by default 700.
+NEW_OBJECTS = 10_000
 PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
@@ -54,11 +56,12 @@ def settle() -> bool:
 
     Python looks through every object that might be garbage in cycles, again and again, and those of
     JAX and its models take it a tenth of a second each time. It never looks again at what is there
-    now, until this is called anew.
+    now, until this is called anew, and less often than usual at what comes: few cycles do.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
     return give_back()
 
 

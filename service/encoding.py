@@ -4,7 +4,9 @@ import base64
 import binascii
 import dataclasses
 import functools
+import math
 import operator
+import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,6 +31,8 @@ FloatArray = Annotated[
 # So many numbers, or texts, take a fraction of a millisecond.
 FEW_VALUES = 1000
 CHARACTERS_PER_VALUE = 64
+# What holds them has counted them already.
+SCALARS = frozenset((int, float, bool, type(None)))
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -38,73 +42,108 @@ def encode_array(array: np.ndarray, encoding: Encoding) -> np.ndarray | str:
     return base64.b64encode(plain.tobytes()).decode() if encoding == "base64" else plain
 
 
-# What holds them has counted them already.
-SCALARS = frozenset((int, float, bool, type(None)))
-
-
 def to_json(content: Any) -> bytes:
     """``content`` as JSON; numpy arrays are written as they are.
 
     A dataclass becomes an object; fields that are None by default and still so are left out.
     """
-    return orjson.dumps(content, default=_to_object, option=JSON_OPTIONS)
+    return orjson.dumps(_Plain(math.inf).of(content), default=_refuse, option=JSON_OPTIONS)
 
 
-def is_small(content: Any) -> bool:
-    """Whether ``content`` is written faster than a thread is woken to do it."""
-    left, waiting = FEW_VALUES, [content]
-    while waiting and left >= 0:
-        value = waiting.pop()
+def to_json_if_small(content: Any) -> bytes | None:
+    """``content`` as JSON; None where writing it takes longer than waking a thread to do so."""
+    try:
+        plain = _Plain(FEW_VALUES).of(content)
+    except _TooManyError:
+        return None
+    return orjson.dumps(plain, default=_refuse, option=JSON_OPTIONS)
+
+
+class _TooManyError(Exception):
+    """There are more values than were to be looked at."""
+
+
+class _Plain:
+    """Makes lists and objects of content, and gives up on more than so many values."""
+
+    def __init__(self, most: int | float) -> None:
+        self._left = most
+
+    def of(self, value: Any) -> Any:
+        """``value``, with objects in place of dataclasses wherever they are.
+
+        Raises:
+            _TooManyError: if there is too much of it.
+        """
         kind = type(value)
-        # Most of what there is; an answer is looked through for each request.
         if kind in SCALARS:
-            continue
+            return value
         if kind is str:
-            left -= len(value) // CHARACTERS_PER_VALUE
-        elif isinstance(value, list | tuple):
-            left -= len(value)
-            # What is too much already need not be looked into.
-            waiting += value if left >= 0 else ()
-        elif isinstance(value, dict):
-            left -= len(value)
-            waiting += value.values() if left >= 0 else ()
-        elif isinstance(value, np.ndarray):
-            left -= value.size
-        elif dataclasses.is_dataclass(value):
-            contents = _shape(kind).read(value)
-            left -= len(contents)
-            waiting += contents
-    return left >= 0
+            self._take(len(value) // CHARACTERS_PER_VALUE)
+        elif kind is list or kind is tuple:
+            self._take(len(value))
+            # Those of one kind, as lists are: numbers need not be looked at one by one.
+            if value and type(value[0]) not in SCALARS:
+                return [self.of(item) for item in value]
+        elif kind is dict:
+            self._take(len(value))
+            return {key: self.of(item) for key, item in value.items()}
+        elif kind is np.ndarray:
+            self._take(value.size)
+        elif dataclasses.is_dataclass(kind):
+            return self._object(value)
+        return value
+
+    def _object(self, value: Any) -> dict[str, Any]:
+        shape = _shape(type(value))
+        told = dict(zip(shape.names, shape.read(value), strict=True))
+        self._take(len(told))
+        for name in shape.optional:
+            if told[name] is None:
+                del told[name]
+        for name in shape.texts:
+            self._take(len(told[name]) // CHARACTERS_PER_VALUE)
+        for name in shape.compound:
+            if name in told:
+                told[name] = self.of(told[name])
+        return told
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise _TooManyError
 
 
-def _to_object(value: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(value):
-        raise TypeError(f"expected a value that JSON can hold, got {type(value).__name__}")
-    shape = _shape(type(value))
-    told = dict(zip(shape.names, shape.read(value), strict=True))
-    for name in shape.optional:
-        if told[name] is None:
-            del told[name]
-    return told
+def _refuse(value: Any) -> Any:
+    raise TypeError(f"expected a value that JSON can hold, got {type(value).__name__}")
 
 
 class _Shape(NamedTuple):
-    """The fields of a dataclass; those that are ``optional`` are None where nothing is to tell."""
+    """The fields of a dataclass.
+
+    Those that are ``optional`` are None where nothing is to tell; ``texts`` are strings, and
+    ``compound`` what may hold several values.
+    """
 
     names: tuple[str, ...]
     optional: tuple[str, ...]
+    texts: tuple[str, ...]
+    compound: tuple[str, ...]
     read: Callable[[Any], Sequence[Any]]
 
 
 @functools.cache
 def _shape(kind: type) -> _Shape:
-    fields = dataclasses.fields(kind)
+    fields, hints = dataclasses.fields(kind), typing.get_type_hints(kind)
     names = tuple(field.name for field in fields)
     optional = tuple(field.name for field in fields if field.default is None)
+    texts = tuple(name for name in names if hints[name] is str)
+    compound = tuple(name for name in names if hints[name] not in {*SCALARS, str})
     if len(names) > 1:
-        return _Shape(names, optional, operator.attrgetter(*names))
+        return _Shape(names, optional, texts, compound, operator.attrgetter(*names))
     # Which would give the value itself of a single name, and takes no fewer.
-    return _Shape(names, optional, lambda value: tuple(getattr(value, name) for name in names))
+    read = lambda value: tuple(getattr(value, name) for name in names)  # noqa: E731
+    return _Shape(names, optional, texts, compound, read)
 
 
 def decode_array(data: str, dtype: str, shape: list[int], param: str) -> np.ndarray:

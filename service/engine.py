@@ -20,7 +20,7 @@ from flax import nnx
 
 from models.checkpoint import Bundle
 from models.cores import compiler_options
-from service.arguments import apart
+from service.arguments import Arguments, apart
 from service.errors import NonFiniteOutput
 from service.executables import NOTHING_KEPT, Executables
 from service.programs import Program, Row, collate, trial_batches
@@ -177,7 +177,7 @@ class Engine:
         longest = max(len(row[program.ragged.name]) for row in rows)
         batch, length = program.shape(len(rows), longest)
         arguments = collate(program, rows, batch, length)
-        outputs = self._call(program, batch, length, arguments.joined)
+        outputs = self._call(program, batch, length, arguments)
         results = [
             {key: array[index, ...] for key, array in outputs.items()} for index in range(len(rows))
         ]
@@ -186,13 +186,11 @@ class Engine:
             return [*results]
         return [_checked(name, result) for result in results]
 
-    def _call(
-        self, program: Program, batch: int, length: int, joined: Sequence[np.ndarray]
-    ) -> Result:
+    def _call(self, program: Program, batch: int, length: int, arguments: Arguments) -> Result:
         compiled = self._compiled.get((program.name, batch, length))
         if compiled is None:
             compiled = self._fetch(program, batch, length)
-        outputs = compiled(self._forms[program.pack].leaves, *joined)
+        outputs = compiled(self._forms[program.pack].leaves, *arguments.joined)
         return {key: np.asarray(array) for key, array in outputs.items()}
 
     def _fetch(

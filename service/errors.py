@@ -107,4 +107,6 @@ class _Excerpt(reprlib.Repr):
 
 def excerpt(value: object, limit: int = 40) -> str:
     """``value`` as a message may show it: strings quoted, and cut where it is long."""
+    if type(value) is str and len(value) <= limit:
+        return repr(value)
     return _Excerpt(limit).repr(value)

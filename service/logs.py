@@ -1,5 +1,6 @@
 """The log: lines to read on a terminal, JSON for machines, and the request that each belongs to."""
 
+import asyncio
 import contextlib
 import contextvars
 import functools
@@ -40,12 +41,58 @@ def set_up(log_format: LogFormat, level: str, stream: Any = None) -> None:
     stream = sys.stderr if stream is None else stream
     if log_format == AUTO:
         log_format = "text" if stream.isatty() else "json"
-    handler = logging.StreamHandler(stream)
+    handler = _Lines(stream)
+    # No line tells of them, and every record would ask for them.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # They tell of their own insides at the level that is meant for what we do.
     for library in ("absl", "jax"):
         logging.getLogger(library).setLevel(logging.WARNING)
+
+
+class _Lines(logging.StreamHandler[Any]):
+    """Writes the lines that a pass of the event loop has to say at once, behind that pass.
+
+    Many requests end in one pass, and each line by itself would be a call of the system. A warning,
+    or worse, is written at once with all that came before it, and so is whatever no loop has said.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        # The loop that is going to write them; another one may never run again.
+        self._writing: asyncio.AbstractEventLoop | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes a line."""
+        # As every handler does: what goes wrong here must not stop what is logged of.
+        try:
+            self._lines.append(self.format(record))
+            loop = _running_loop()
+            if loop is None or record.levelno >= logging.WARNING:
+                self.flush()
+            elif loop is not self._writing:
+                self._writing = loop
+                loop.call_soon(self.flush)
+        except Exception:  # noqa: BLE001
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Writes what has not been written yet."""
+        assert self.lock
+        with self.lock:
+            lines, self._lines, self._writing = self._lines, [], None
+            if lines:
+                self.stream.write(self.terminator.join([*lines, ""]))
+            super().flush()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class JsonFormatter(logging.Formatter):

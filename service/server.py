@@ -9,7 +9,9 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from service.joined_writes import joining_writes
 from service.keys import KeyFileError
 from service.lifecycle import Phase
 
@@ -37,6 +39,7 @@ class Server(uvicorn.Server):
                 host=self._settings.host,
                 port=self._settings.port,
                 root_path=self._settings.root_path,
+                http=joining_writes(AutoHTTPProtocol),
                 workers=1,
                 access_log=False,
                 # They tell the address of a client and its scheme, and nothing here asks for these.

@@ -10,10 +10,11 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
-from service.encoding import to_json
+from service.encoding import to_json, to_json_if_small
 from service.envelope import CLIENT_LEFT
 from service.errors import MalformedRequest, TooLarge, UnsupportedMedia, excerpt
 
@@ -167,7 +168,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class JsonResponse(Response):
-    """An answer written by orjson: dataclasses and numpy arrays as they are.
+    """An answer written by orjson: dataclasses and numpy arrays as they are, bytes as JSON.
 
     ``usage`` is that of the content, where it has one.
     """
@@ -178,4 +179,15 @@ class JsonResponse(Response):
     def render(self, content: Any) -> bytes:
         """``content`` as bytes."""
         self.usage = getattr(content, "usage", None)
-        return to_json(content)
+        return content if isinstance(content, bytes) else to_json(content)
+
+
+async def json_response(content: Any, usage: Any = None) -> JsonResponse:
+    """An answer; what is long is written in a thread, so that others are served meanwhile.
+
+    ``usage`` is for content that does not tell its own.
+    """
+    body = to_json_if_small(content)
+    response = JsonResponse(await run_in_threadpool(to_json, content) if body is None else body)
+    response.usage = usage or getattr(content, "usage", None)
+    return response

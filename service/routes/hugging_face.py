@@ -9,10 +9,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, LifecycleDep, TicketDep
-from service.encoding import is_small
 from service.errors import ModelNotFound, excerpt
 from service.hugging_face import (
     MAX_BEST_OF,
@@ -42,7 +40,7 @@ from service.tasks.hugging_face.offers import (
 from service.tasks.hugging_face.sentence_similarity import compare
 from service.tasks.hugging_face.text_generation import generate, generate_stream
 from service.tasks.hugging_face.written import GeneratedText
-from service.transport import JsonResponse, StrictRoute
+from service.transport import JsonResponse, StrictRoute, json_response
 from service.validation import validated
 
 
@@ -76,14 +74,6 @@ class ModelInfo:
     max_best_of: int
     max_stop_sequences: int
     version: str
-
-
-class AnswerResponse(JsonResponse):
-    """What a task answers; its usage is for the metrics, as the shapes cannot hold it."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.content)
-        self.usage = answer.usage
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -155,9 +145,8 @@ async def post_summarization(
 
 
 async def _encoded(answer: Answer) -> JsonResponse:
-    if is_small(answer.content):
-        return AnswerResponse(answer)
-    return await run_in_threadpool(AnswerResponse, answer)
+    """What a task answers; its usage is for the metrics, as the shapes cannot hold it."""
+    return await json_response(answer.content, answer.usage)
 
 
 # What a model's own address may be asked for beside text generation, which can be streamed.

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import ContextDep, TicketDep
-from service.encoding import is_small
 from service.schemas import CompletionRequest, DecodeRequest, EmbeddingsRequest, FillMaskRequest
 from service.streaming import event_stream
 from service.tasks.complete import CompletionAnswer, complete
@@ -16,7 +14,7 @@ from service.tasks.decode import DecodeAnswer, decode
 from service.tasks.decode_stream import decode_stream
 from service.tasks.embeddings import EmbeddingsAnswer, embeddings
 from service.tasks.fill_mask import FillMaskAnswer, fill_mask
-from service.transport import JsonResponse, StrictRoute
+from service.transport import JsonResponse, StrictRoute, json_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ async def post_fill_mask(
     body: FillMaskRequest, context: ContextDep, ticket: TicketDep
 ) -> JsonResponse:
     """Candidates for every mask in one or many texts."""
-    return await _encoded(await fill_mask(context, body, ticket))
+    return await json_response(await fill_mask(context, body, ticket))
 
 
 @router.post(
@@ -73,7 +71,7 @@ async def post_decode(
     """Decodes one or many sources, with cross-attention maps on request."""
     if body.stream:
         return await event_stream(request, decode_stream(context, body, ticket))
-    return await _encoded(await decode(context, body, ticket))
+    return await json_response(await decode(context, body, ticket))
 
 
 @router.post("/embeddings", responses={200: {"model": EmbeddingsAnswer}})
@@ -81,7 +79,7 @@ async def post_embeddings(
     body: EmbeddingsRequest, context: ContextDep, ticket: TicketDep
 ) -> JsonResponse:
     """One vector for each of one or many texts or lists of token ids; the OpenAI schema."""
-    return await _encoded(await embeddings(context, body, ticket))
+    return await json_response(await embeddings(context, body, ticket))
 
 
 @router.post(
@@ -94,10 +92,4 @@ async def post_completions(
     """Continues one or many texts; the OpenAI schema."""
     if body.stream:
         return await event_stream(request, complete_stream(context, body, ticket))
-    return await _encoded(await complete(context, body, ticket))
-
-
-async def _encoded(answer: Any) -> JsonResponse:
-    if is_small(answer):
-        return JsonResponse(answer)
-    return await run_in_threadpool(JsonResponse, answer)
+    return await json_response(await complete(context, body, ticket))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from service.encoding import FEW_VALUES, decode_array, encode_array, is_small, to_json
+from service.encoding import FEW_VALUES, decode_array, encode_array, to_json, to_json_if_small
 from service.errors import InvalidInput
 
 shapes = hnp.array_shapes(min_dims=2, max_dims=3, max_side=4)
@@ -74,8 +74,9 @@ def test_optional_fields_are_left_out_and_required_ones_kept_as_null():
 
 
 def test_what_json_cannot_hold_is_a_fault_of_ours():
-    with pytest.raises(TypeError):
-        to_json({"value": object()})
+    for write in (to_json, to_json_if_small):
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            write({"value": object()})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_what_json_cannot_hold_is_a_fault_of_ours():
     ],
 )
 def test_few_values_are_small_however_they_are_nested(content):
-    assert is_small(content)
+    assert to_json_if_small(content) == to_json(content)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +104,4 @@ def test_few_values_are_small_however_they_are_nested(content):
     ],
 )
 def test_many_values_are_not_small_wherever_they_are(content):
-    assert not is_small(content)
+    assert to_json_if_small(content) is None
