@@ -5,7 +5,7 @@
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
-# For strip: much of jaxlib and of others is symbols that nothing but a debugger reads.
+# For strip: much of jaxlib, ml_dtypes and tensorstore is symbols that nothing but a debugger reads.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends binutils \
@@ -28,7 +28,7 @@ FROM build AS training
 COPY requirements-train.lock /tmp/requirements.lock
 RUN python -m pip --python /opt/venv/bin/python install -r /tmp/requirements.lock
 
-# Whatever umask the checkout was made under, everybody may read the code, and nobody may write to it.
+# Whatever umask the checkout was made under: everybody may read the code, and only root write to it.
 FROM build AS sources
 WORKDIR /app
 COPY models models

@@ -18,9 +18,9 @@ OPTIONS = {
     -2: 2**26,  # M_TOP_PAD, in bytes: how much is taken from the system at a time.
 }
 # Whoever sets one of these has thought about it.
-# How many more objects there must be before Python looks through the new ones; by default 700.
-NEW_OBJECTS = 10_000
 PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+# How many more objects there must be before Python looks for garbage in them; by default some 700.
+GC_THRESHOLD = 10_000
 
 
 def keep_memory(num_heaps: int = 1) -> bool:
@@ -56,12 +56,13 @@ def settle() -> bool:
 
     Python looks through every object that might be garbage in cycles, again and again, and those of
     JAX and its models take it a tenth of a second each time. It never looks again at what is there
-    now, until this is called anew, and less often than usual at what comes: few cycles do.
+    now, until this is called anew. At what comes later it looks less often than by default, as
+    little of it is garbage in cycles.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(NEW_OBJECTS)
+    gc.set_threshold(GC_THRESHOLD)
     return give_back()
 
 

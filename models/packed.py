@@ -166,8 +166,8 @@ def logits_at(
     memory = KeyValues(split_heads(keys, shape), split_heads(values, shape))
     mask = padding_mask(lengths, x.shape[1])
 
-    def ask(positions: Int[Array, "B K"]) -> Float[Array, "B K V"]:
-        asked = jnp.take_along_axis(x, jnp.maximum(positions, 0)[:, :, None], axis=1)
+    def ask(some: Int[Array, "B _"]) -> Float[Array, "B _ V"]:
+        asked = jnp.take_along_axis(x, jnp.maximum(some, 0)[:, :, None], axis=1)
         queries = split_heads(norm(asked, shape) @ of_queries, shape)
         asked = asked + attend(queries, memory, mask)[0] @ last.out
         return norm(fed_forward(last.mlp, asked, shape), shape) @ packed.unembedding

@@ -1,4 +1,4 @@
-"""Arrays on the wire: JSON numbers through orjson, or base64 of little-endian float32."""
+"""Answers and arrays on the wire: JSON through orjson, or base64 of little-endian float32."""
 
 import base64
 import binascii
@@ -46,17 +46,29 @@ def to_json(content: Any) -> bytes:
     """``content`` as JSON; numpy arrays are written as they are.
 
     A dataclass becomes an object; fields that are None by default and still so are left out.
+
+    Raises:
+        TypeError: if it holds what JSON cannot.
     """
-    return orjson.dumps(_Plain(math.inf).of(content), default=_refuse, option=JSON_OPTIONS)
+    return _written(content, math.inf)
 
 
 def to_json_if_small(content: Any) -> bytes | None:
-    """``content`` as JSON; None where writing it takes longer than waking a thread to do so."""
+    """``content`` as JSON; None where writing it takes longer than waking a thread to do so.
+
+    Raises:
+        TypeError: if it holds what JSON cannot.
+    """
     try:
-        plain = _Plain(FEW_VALUES).of(content)
+        return _written(content, FEW_VALUES)
     except _TooManyError:
         return None
-    return orjson.dumps(plain, default=_refuse, option=JSON_OPTIONS)
+
+
+def _written(content: Any, limit: int | float) -> bytes:
+    plain = _Plain(limit).of(content)
+    # What is left are dataclasses behind numbers in one list, which none of ours has.
+    return orjson.dumps(plain, default=_Plain(math.inf).object, option=JSON_OPTIONS)
 
 
 class _TooManyError(Exception):
@@ -66,8 +78,8 @@ class _TooManyError(Exception):
 class _Plain:
     """Makes lists and objects of content, and gives up on more than so many values."""
 
-    def __init__(self, most: int | float) -> None:
-        self._left = most
+    def __init__(self, limit: int | float) -> None:
+        self._left = limit
 
     def of(self, value: Any) -> Any:
         """``value``, with objects in place of dataclasses wherever they are.
@@ -82,7 +94,7 @@ class _Plain:
             self._take(len(value) // CHARACTERS_PER_VALUE)
         elif kind is list or kind is tuple:
             self._take(len(value))
-            # Those of one kind, as lists are: numbers need not be looked at one by one.
+            # Lists here hold things of one kind; numbers need not be looked at one by one.
             if value and type(value[0]) not in SCALARS:
                 return [self.of(item) for item in value]
         elif kind is dict:
@@ -91,10 +103,16 @@ class _Plain:
         elif kind is np.ndarray:
             self._take(value.size)
         elif dataclasses.is_dataclass(kind):
-            return self._object(value)
+            return self.object(value)
         return value
 
-    def _object(self, value: Any) -> dict[str, Any]:
+    def object(self, value: Any) -> dict[str, Any]:
+        """A dataclass as an object.
+
+        Raises:
+            TypeError: if it is none.
+            _TooManyError: if there is too much of it.
+        """
         shape = _shape(type(value))
         told = dict(zip(shape.names, shape.read(value), strict=True))
         self._take(len(told))
@@ -112,10 +130,6 @@ class _Plain:
         self._left -= count
         if self._left < 0:
             raise _TooManyError
-
-
-def _refuse(value: Any) -> Any:
-    raise TypeError(f"expected a value that JSON can hold, got {type(value).__name__}")
 
 
 class _Shape(NamedTuple):
@@ -139,10 +153,12 @@ def _shape(kind: type) -> _Shape:
     optional = tuple(field.name for field in fields if field.default is None)
     texts = tuple(name for name in names if hints[name] is str)
     compound = tuple(name for name in names if hints[name] not in {*SCALARS, str})
-    if len(names) > 1:
-        return _Shape(names, optional, texts, compound, operator.attrgetter(*names))
-    # Which would give the value itself of a single name, and takes no fewer.
-    read = lambda value: tuple(getattr(value, name) for name in names)  # noqa: E731
+
+    def read_one_by_one(value: Any) -> tuple[Any, ...]:
+        return tuple(getattr(value, name) for name in names)
+
+    # Which gives the value itself of a single name, and takes no fewer.
+    read = operator.attrgetter(*names) if len(names) > 1 else read_one_by_one
     return _Shape(names, optional, texts, compound, read)
 
 

@@ -1,7 +1,7 @@
 """Compiled functions of one model over a closed set of shapes; synchronous, no HTTP.
 
 A program takes rows of different lengths. Rows are padded in numpy to one of the program's
-(batch, length) shapes; every shape is compiled and run once before the first request, so nothing
+(batch, length) shapes; every shape is compiled and tried out before the first request, so nothing
 is ever compiled for one. What was compiled at an earlier start is loaded instead of being traced
 and compiled again. Parameters may be kept in half the width; results are float32 anyway.
 """
@@ -20,7 +20,7 @@ from flax import nnx
 
 from models.checkpoint import Bundle
 from models.cores import compiler_options
-from service.arguments import Arguments, apart
+from service.arguments import Arguments, take_apart
 from service.errors import NonFiniteOutput
 from service.executables import NOTHING_KEPT, Executables
 from service.programs import Program, Row, collate, trial_batches
@@ -86,7 +86,7 @@ class Engine:
         return sum(len(program.grid) for program in self.programs.values())
 
     def warm_up(self, progress: Progress, num_threads: int = 1) -> None:
-        """Compiles every program at every shape, or loads it, and tries it as a request would.
+        """Compiles every program at every shape, or loads it, and tries it out as requests would.
 
         So many shapes are worked at together. ``num_loaded`` then says how many of them an earlier
         start had compiled. Programs on demand need only be on disk, where they can be.
@@ -156,10 +156,10 @@ class Engine:
     def _compile(self, program: Program, batch: int, length: int) -> jax.stages.Compiled:
         form, dtype = self._forms[program.pack], self._dtype
         arguments = collate(program, [], batch, length)
-        forms = arguments.forms
+        specs = arguments.specs
 
         def function(leaves: list[jax.Array], *joined: jax.Array) -> dict[str, jax.Array]:
-            ragged, *arrays = apart(joined, forms)
+            ragged, *arrays = take_apart(joined, specs)
             outputs = program.function(form.rebuild(leaves), _cast(ragged, dtype), *arrays)
             return {key: _cast(jnp.asarray(array), jnp.float32) for key, array in outputs.items()}
 

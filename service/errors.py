@@ -107,6 +107,7 @@ class _Excerpt(reprlib.Repr):
 
 def excerpt(value: object, limit: int = 40) -> str:
     """``value`` as a message may show it: strings quoted, and cut where it is long."""
+    # As ``repr_str`` has it; making a ``Repr`` takes longer than that.
     if type(value) is str and len(value) <= limit:
         return repr(value)
     return _Excerpt(limit).repr(value)

@@ -12,7 +12,8 @@ class JoinedWrites:
     """A transport that sends a write with the next one, or else after a pass of the event loop.
 
     The first of two is held back, and the second is not: what comes behind it, such as the log, has
-    no part in how long a client waits. Everything else is that of ``transport``.
+    no part in how long a client waits. Everything else is that of ``transport``: ``writelines``,
+    which would overtake what is held back, is not called by any protocol here.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:

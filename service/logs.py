@@ -42,7 +42,7 @@ def set_up(log_format: LogFormat, level: str, stream: Any = None) -> None:
     if log_format == AUTO:
         log_format = "text" if stream.isatty() else "json"
     handler = _Lines(stream)
-    # No line tells of them, and every record would ask for them.
+    # No line shows threads or processes, and every record would look them up.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -52,10 +52,11 @@ def set_up(log_format: LogFormat, level: str, stream: Any = None) -> None:
 
 
 class _Lines(logging.StreamHandler[Any]):
-    """Writes the lines that a pass of the event loop has to say at once, behind that pass.
+    """Writes the lines of one pass of the event loop together, after that pass.
 
     Many requests end in one pass, and each line by itself would be a call of the system. A warning,
-    or worse, is written at once with all that came before it, and so is whatever no loop has said.
+    or worse, is written at once with all that came before it, and so is what is logged outside a
+    loop.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -65,8 +66,8 @@ class _Lines(logging.StreamHandler[Any]):
         self._writing: asyncio.AbstractEventLoop | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes a line."""
-        # As every handler does: what goes wrong here must not stop what is logged of.
+        """Keeps a line until it is written."""
+        # As in every handler: what fails here must not end the work that is logged.
         try:
             self._lines.append(self.format(record))
             loop = _running_loop()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from service.arguments import Arguments
+from service.arguments import Arguments, ArraySpec
 from service.errors import TooLarge
 
 Row = dict[str, Any]
@@ -41,9 +41,10 @@ class Program:
     ``grid`` holds the (batch, length) shapes; for every length there is a batch of 1. ``scalars``
     are the further values of a row with the value that padding rows take. ``arrays`` are whatever
     else a row has at a compiled length, with what padding rows hold; a row may have less of an
-    array than that, from its start. A new model is tried out with rows of padding once for each of
-    ``trials``, which say what such rows have instead, so that every part of it runs. What is asked
-    for seldom may stay on disk until it is: ``is_on_demand``.
+    array than that, from its start. A new model is tried out once for each of ``trials``, so
+    that every part of it runs: with full rows of zeros, and of what padding rows hold, where a
+    trial does not say otherwise. What is asked for seldom may stay on disk until it is:
+    ``is_on_demand``.
     """
 
     name: str
@@ -167,30 +168,30 @@ def collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> A
 
     A row of padding has length 1, so that no average is ever over nothing.
     """
-    ragged = program.ragged
-    arrays = program.arrays(length)
-    arguments = Arguments.of_zeros(
-        [
-            ((batch, length, *ragged.trailing), np.dtype(ragged.dtype)),
-            ((batch,), np.dtype(np.int32)),
-            *(((batch,), default.dtype) for _, default in program.scalars),
-            *(((batch, *default.shape), default.dtype) for default in arrays.values()),
-        ]
-    )
-    columns = iter(arguments.views)
-    padded, lengths = next(columns), next(columns)
+    arguments = Arguments.of_zeros(_specs(program, batch, length))
+    padded, lengths, *columns = arguments.views
     lengths[len(rows) :] = 1
     for index, row in enumerate(rows):
-        values = row[ragged.name]
+        values = row[program.ragged.name]
         padded[index, : len(values)] = values
         lengths[index] = len(values)
-    for name, default in program.scalars:
-        column = next(columns)
+    scalars, arrays = program.scalars, program.arrays(length).items()
+    for column, (name, default) in zip(columns[: len(scalars)], scalars, strict=True):
         column[: len(rows)] = [row[name] for row in rows]
         column[len(rows) :] = default
-    for name, default in arrays.items():
-        column = next(columns)
+    for column, (name, default) in zip(columns[len(scalars) :], arrays, strict=True):
         column[:] = default
         for index, row in enumerate(rows):
             column[index, *map(slice, np.shape(row[name]))] = row[name]
     return arguments
+
+
+def _specs(program: Program, batch: int, length: int) -> list[ArraySpec]:
+    """What a call takes: the ragged argument, lengths, scalars and arrays, in this order."""
+    ragged, arrays = program.ragged, program.arrays(length).values()
+    return [
+        ((batch, length, *ragged.trailing), np.dtype(ragged.dtype)),
+        ((batch,), np.dtype(np.int32)),
+        *(((batch,), default.dtype) for _, default in program.scalars),
+        *(((batch, *default.shape), default.dtype) for default in arrays),
+    ]

@@ -168,7 +168,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class JsonResponse(Response):
-    """An answer written by orjson: dataclasses and numpy arrays as they are, bytes as JSON.
+    """An answer in JSON: of dataclasses and numpy arrays; bytes are JSON already.
 
     ``usage`` is that of the content, where it has one.
     """
@@ -188,6 +188,8 @@ async def json_response(content: Any, usage: Any = None) -> JsonResponse:
     ``usage`` is for content that does not tell its own.
     """
     body = to_json_if_small(content)
-    response = JsonResponse(await run_in_threadpool(to_json, content) if body is None else body)
+    if body is None:
+        body = await run_in_threadpool(to_json, content)
+    response = JsonResponse(body)
     response.usage = usage or getattr(content, "usage", None)
     return response

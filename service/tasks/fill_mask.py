@@ -132,8 +132,8 @@ def programs(card: ModelCard) -> Sequence[Program]:
     def everywhere(packed: PackedStack, *arrays: Any) -> dict[str, Any]:
         return {"probs": _softmax(symbol_logits(packed, *arrays))}
 
-    positions = {"positions": np.full(FEW, -1, np.int32)}
-    # With a mask in every row, and with as many as there may be.
+    arrays = {"positions": np.full(FEW, -1, np.int32)}
+    # There is a way for rows with one mask, and one for those with more.
     trials = [{"positions": np.zeros(count, np.int32)} for count in (1, FEW)]
 
     def full(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
             name=PROGRAM,
             function=at_masks,
             ragged=ragged,
-            arrays=lambda _: positions,
+            arrays=lambda _: arrays,
             trials=trials,
             grid=grid,
             pack=pack,

@@ -37,7 +37,7 @@ class Belief:
     def entropy(self) -> float:
         """Its entropy, in nats."""
         probs = self.probs.astype(np.float64)
-        # Adding nothing is faster than picking out what is more than nothing.
+        # Where a probability is 0, this adds 0; leaving those out takes longer.
         return -float(probs @ np.log(np.maximum(probs, np.finfo(np.float64).tiny)))
 
 

@@ -268,3 +268,11 @@ def test_a_letter_and_its_mark_are_one_character_that_stands_for_both():
 @given(text=st.text() | st.text(alphabet="aZ " + TRICKY))
 def test_normalising_without_origins_gives_the_same_text(vocabulary, text):
     assert vocabulary.normalized(text) == vocabulary.normalize(text).text
+
+
+@pytest.mark.parametrize("size", [254, 255, 256, 400])
+def test_every_symbol_has_its_id_however_many_there_are(size):
+    symbols = tuple(map(chr, reversed(range(size))))
+    vocabulary = Vocabulary(symbols=symbols, specials=())
+    assert vocabulary.encode("".join(symbols)).tolist() == list(range(size))
+    assert [vocabulary.encode(symbol).tolist() for symbol in symbols] == [[i] for i in range(size)]

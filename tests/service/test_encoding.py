@@ -23,6 +23,11 @@ class Answer:
     required: str | None = dataclasses.field(kw_only=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    content: object
+
+
 @given(floats32)
 def test_base64_gives_back_the_same_bits(array):
     text = encode_array(array, "base64")
@@ -73,6 +78,14 @@ def test_optional_fields_are_left_out_and_required_ones_kept_as_null():
     ]
 
 
+def test_dataclasses_are_objects_wherever_they_are():
+    a, b = Answer("a", required="x"), Answer("b", required=None)
+    content = Holding((a, {"b": b}, [None, a], Holding(b)))
+    plain_a, plain_b = {"name": "a", "required": "x"}, {"name": "b", "required": None}
+    expected = {"content": [plain_a, {"b": plain_b}, [None, plain_a], {"content": plain_b}]}
+    assert json.loads(to_json(content)) == expected
+
+
 def test_what_json_cannot_hold_is_a_fault_of_ours():
     for write in (to_json, to_json_if_small):
         with pytest.raises(TypeError, match="not JSON serializable"):
@@ -84,6 +97,8 @@ def test_what_json_cannot_hold_is_a_fault_of_ours():
     [
         {"a": [1, 2.5, None, "text"], "b": np.zeros(10)},
         Answer(name="x" * 1000, required=None),
+        Holding((Answer("a", required="b"), {"c": Answer("d", required=None)})),
+        [None, Answer(name="a", required="b")],
         [Answer(name="a", required="b")] * (FEW_VALUES // 5),
         [0] * FEW_VALUES,
     ],
@@ -100,6 +115,8 @@ def test_few_values_are_small_however_they_are_nested(content):
         {str(i): i for i in range(FEW_VALUES + 1)},
         [Answer(name="a", required="b")] * (FEW_VALUES // 2),
         {"a": Answer(name="x" * 64 * (FEW_VALUES + 1), required=None)},
+        Answer(name="a", note="x" * 64 * (FEW_VALUES + 1), required=None),
+        Holding(Holding([0] * (FEW_VALUES + 1))),
         [{"array": np.zeros((FEW_VALUES, 2))}],
     ],
 )

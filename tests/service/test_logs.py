@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import logging
@@ -9,11 +10,15 @@ import pytest
 from service import logs
 from tests.service.fakes import fake_app, serving
 
+# What the logging of Python looks up for every record, unless these say no.
+LOOKED_UP = ("logThreads", "logProcesses", "logMultiprocessing")
+
 
 @pytest.fixture
 def log():
     """What ``set_up`` writes, with the root logger put back afterwards."""
     root, libraries = logging.getLogger(), [logging.getLogger(n) for n in ("absl", "jax")]
+    looked_up = [getattr(logging, name) for name in LOOKED_UP]
     before = root.level, root.handlers[:], [library.level for library in libraries]
     # As far as basicConfig is concerned, the handlers of pytest are not there.
     root.handlers = []
@@ -23,6 +28,8 @@ def log():
     root.setLevel(before[0])
     for library, level in zip(libraries, before[2], strict=True):
         library.setLevel(level)
+    for name, value in zip(LOOKED_UP, looked_up, strict=True):
+        setattr(logging, name, value)
 
 
 def test_json_is_an_object_on_every_line_with_the_request_it_belongs_to(log):
@@ -85,3 +92,47 @@ def test_every_request_is_logged_with_its_path_task_and_timing_and_nothing_of_it
     assert line["total_ms"] >= line["compute_ms"] > 0
     assert "abcdefghijkl" not in log.getvalue()
     assert "secret-key" not in log.getvalue()
+
+
+def messages(log):
+    return [json.loads(line)["message"] for line in log.getvalue().splitlines()]
+
+
+def test_lines_of_one_pass_of_the_loop_are_written_together_and_warnings_at_once(log):
+    logs.set_up("json", "info", log)
+    logger = logging.getLogger("service")
+
+    async def run():
+        logger.info("first")
+        logger.info("second")
+        assert messages(log) == []
+        logger.warning("third")
+        assert messages(log) == ["first", "second", "third"]
+        logger.info("fourth")
+        await asyncio.sleep(0)
+        assert messages(log)[3:] == ["fourth"]
+
+    asyncio.run(run())
+
+
+def test_what_a_loop_has_not_written_when_it_ends_is_not_lost(log):
+    logs.set_up("json", "info", log)
+    logger = logging.getLogger("service")
+    abandoned, later = asyncio.new_event_loop(), asyncio.new_event_loop()
+    abandoned.call_soon(logger.info, "first")
+    abandoned.call_soon(abandoned.stop)
+    abandoned.run_forever()
+    abandoned.close()
+    later.call_soon(logger.info, "second")
+    later.call_soon(lambda: later.call_soon(later.call_soon, later.stop))
+    later.run_forever()
+    later.close()
+    assert messages(log) == ["first", "second"]
+
+
+def test_a_line_that_cannot_be_written_ends_nothing(log, capsys):
+    logs.set_up("json", "info", log)
+    logging.getLogger("service").info("%d", "no number")
+    logging.getLogger("service").info("next")
+    assert messages(log) == ["next"]
+    assert "no number" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """A real process under load: new versions, bad bundles, and the way out."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -16,7 +17,10 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint import save_model
+from service.joined_writes import JoinedWrites
+from service.server import Server
 from tests.service import tiny
+from tests.service.fakes import fake_app
 
 ROOT = Path(__file__).parent.parent.parent
 NUM_CLIENTS = 6
@@ -194,3 +198,16 @@ def test_sigterm_under_load_loses_nothing_and_ends_with_status_0(process):
     assert process.child.wait(PATIENCE_S) == 0
     assert load.lost == []
     assert {status for _, status, _ in load.answers} == {200}
+
+
+def test_connections_join_what_is_written_to_them():
+    async def connect():
+        server = Server(fake_app())
+        server.config.load()
+        protocol = server.config.http_protocol_class(
+            config=server.config, server_state=server.server_state, app_state={}
+        )
+        protocol.connection_made(asyncio.Transport())
+        return protocol.transport
+
+    assert isinstance(asyncio.run(connect()), JoinedWrites)

@@ -1,9 +1,13 @@
 import asyncio
+import threading
+from types import SimpleNamespace
 
 import orjson
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 
+from service import transport
+from service.encoding import FEW_VALUES, to_json
 from service.errors import MalformedRequest, TooLarge, UnsupportedMedia
 from service.settings import Settings
 from service.tasks.context import Context
@@ -12,6 +16,7 @@ from service.transport import (
     JsonResponse,
     StrictRoute,
     _unless_client_leaves,
+    json_response,
 )
 from tests.service.fakes import exchange, talk
 
@@ -246,3 +251,28 @@ def test_nobody_watches_for_the_client_of_an_answer_that_is_soon_given():
         return answer.status_code, request.num_looks
 
     assert asyncio.run(main()) == (200, 0)
+
+
+@pytest.mark.parametrize("count", [FEW_VALUES, FEW_VALUES + 1])
+def test_what_is_long_is_written_in_a_thread(monkeypatch, count):
+    threads = []
+
+    def write(content):
+        threads.append(threading.current_thread())
+        return to_json(content)
+
+    monkeypatch.setattr(transport, "to_json", write)
+    response = asyncio.run(json_response([0] * count))
+    assert response.body == to_json([0] * count)
+    assert len(threads) == (count > FEW_VALUES)
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("size", [1, FEW_VALUES + 1])
+def test_an_answer_has_the_usage_of_its_content_unless_another_is_given(monkeypatch, size):
+    content = SimpleNamespace(usage="its own")
+    monkeypatch.setattr(transport, "to_json_if_small", lambda _: b"{}" if size == 1 else None)
+    monkeypatch.setattr(transport, "to_json", lambda _: b"{}")
+    assert asyncio.run(json_response(content)).usage == "its own"
+    assert asyncio.run(json_response(content, "another")).usage == "another"
+    assert asyncio.run(json_response([0])).usage is None
