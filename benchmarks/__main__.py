@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import page
 
-NAMES = ("forward", "decode", "latents", "train", "serve", "start")
+NAMES = ("forward", "parts", "decode", "latents", "train", "serve", "start")
 DIRECTORY = Path("runs") / "benchmarks"
 
 
