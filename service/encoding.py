@@ -120,7 +120,7 @@ class _Plain:
             if told[name] is None:
                 del told[name]
         for name in shape.texts:
-            self._take(len(told[name]) // CHARACTERS_PER_VALUE)
+            self._take(len(told[name] or "") // CHARACTERS_PER_VALUE)
         for name in shape.compound:
             if name in told:
                 told[name] = self.of(told[name])

@@ -7,6 +7,9 @@ packets, and a client that wakes up twice.
 import asyncio
 from typing import Any
 
+# A body of more than that is not copied behind its head.
+MAX_JOINED_BYTES = 2**16
+
 
 class JoinedWrites:
     """A transport that sends a write with the next one, or else after a pass of the event loop.
@@ -26,8 +29,11 @@ class JoinedWrites:
         if self._held is None:
             self._held = data
             self._loop.call_soon(self._send)
-        else:
+        elif len(data) <= MAX_JOINED_BYTES:
             self._send(data)
+        else:
+            self._send()
+            self._transport.write(data)
 
     def close(self) -> None:
         """Closes the connection once all is sent."""
@@ -37,11 +43,13 @@ class JoinedWrites:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def _send(self, *others: bytes) -> None:
+    def _send(self, more: bytes = b"") -> None:
         held, self._held = self._held, None
         # A client may have left meanwhile.
         if held is not None and not self._transport.is_closing():
-            self._transport.writelines([held, *others])
+            # Not ``writelines``: in some releases of Python it knows no limit, and never ends with
+            # an empty part.
+            self._transport.write(held + more)
 
 
 def joining_writes(protocol: type[Any]) -> type[Any]:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from service.joined_writes import JoinedWrites, joining_writes
+from service.joined_writes import MAX_JOINED_BYTES, JoinedWrites, joining_writes
 
 
 class FakeTransport(asyncio.Transport):
@@ -10,8 +10,8 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.sent, self.is_open = [], True
 
-    def writelines(self, parts):
-        self.sent.append(b"".join(parts))
+    def write(self, data):
+        self.sent.append(data)
 
     def is_closing(self):
         return not self.is_open
@@ -70,6 +70,21 @@ def test_whatever_is_written_is_sent_in_order(transport, count):
 
     within_loop(check)
     assert b"".join(transport.sent) == b"".join(written)
+
+
+@pytest.mark.parametrize("size", [0, MAX_JOINED_BYTES, MAX_JOINED_BYTES + 1])
+def test_a_long_body_is_not_copied_behind_its_head(transport, size):
+    body = bytes(size)
+
+    def check():
+        joined = JoinedWrites(transport)
+        joined.write(b"head")
+        joined.write(body)
+        is_long = size > MAX_JOINED_BYTES
+        assert transport.sent == ([b"head", body] if is_long else [b"head" + body])
+
+    within_loop(check)
+    assert sum(map(len, transport.sent)) == 4 + size
 
 
 def test_a_connection_is_closed_once_all_is_sent(transport):
