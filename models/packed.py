@@ -156,8 +156,9 @@ def logits_at(
 ) -> Float[Array, "B K V"]:
     """Logits over the symbols at ``positions`` alone.
 
-    A negative position asks for nothing, and what stands in its place means nothing. Where no row
-    asks for more than its first, nothing is computed for the others.
+    Those of a row come first, and a negative one asks for nothing: what stands in its place means
+    nothing. As many are computed as the row asks for that asks for the most, one after another: in
+    one product with room for all they would take as long as all every time.
     """
     shape, last = packed.shape, packed.blocks[-1]
     x = _before(packed, tokens, lengths, len(packed.blocks) - 1)
@@ -166,17 +167,16 @@ def logits_at(
     memory = KeyValues(split_heads(keys, shape), split_heads(values, shape))
     mask = padding_mask(lengths, x.shape[1])
 
-    def ask(some: Int[Array, "B _"]) -> Float[Array, "B _ V"]:
-        asked = jnp.take_along_axis(x, jnp.maximum(some, 0)[:, :, None], axis=1)
+    def ask(index: Int[Array, ""], found: Float[Array, "B K V"]) -> Float[Array, "B K V"]:
+        places = jax.lax.dynamic_slice_in_dim(positions, index, 1, axis=1)
+        asked = jnp.take_along_axis(x, jnp.maximum(places, 0)[:, :, None], axis=1)
         queries = split_heads(norm(asked, shape) @ of_queries, shape)
         asked = asked + attend(queries, memory, mask)[0] @ last.out
-        return norm(fed_forward(last.mlp, asked, shape), shape) @ packed.unembedding
+        logits = norm(fed_forward(last.mlp, asked, shape), shape) @ packed.unembedding
+        return jax.lax.dynamic_update_slice_in_dim(found, logits, index, axis=1)
 
-    def ask_first() -> Float[Array, "B K V"]:
-        others = positions.shape[1] - 1
-        return jnp.pad(ask(positions[:, :1]), ((0, 0), (0, others), (0, 0)))
-
-    return jax.lax.cond(jnp.all(positions[:, 1:] < 0), ask_first, lambda: ask(positions))
+    found = jnp.zeros((*positions.shape, packed.unembedding.shape[1]), x.dtype)
+    return jax.lax.fori_loop(0, jnp.max(jnp.sum(positions >= 0, axis=1)), ask, found)
 
 
 def _before(
