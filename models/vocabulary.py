@@ -170,7 +170,7 @@ class Vocabulary:
     def _encode_at_once(self, text: str) -> np.ndarray | None:
         """The token ids, if every character is a symbol that stands in the table of single bytes.
 
-        Most texts are of such characters, and this takes a twentieth of the time.
+        Most texts are of such characters, and this takes a fifth of the time, or less.
         """
         if self.separator:
             return None
