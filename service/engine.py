@@ -23,7 +23,7 @@ from models.cores import compiler_options
 from service.arguments import Arguments, take_apart
 from service.errors import NonFiniteOutput
 from service.executables import NOTHING_KEPT, Executables
-from service.programs import Program, Row, collate, trial_batches
+from service.programs import Program, Row, collate, trial_rows
 
 logger = logging.getLogger(__name__)
 
@@ -148,10 +148,9 @@ class Engine:
         return self._executables.key(self.card, program.name, batch, length, self._dtype.name)
 
     def _try_out(self, program: Program, batch: int, length: int) -> None:
-        for rows in trial_batches(program, batch, length):
-            for outcome in self.run(program.name, rows):
-                if isinstance(outcome, NonFiniteOutput):
-                    raise outcome
+        for outcome in self.run(program.name, trial_rows(program, batch, length)):
+            if isinstance(outcome, NonFiniteOutput):
+                raise outcome
 
     def _compile(self, program: Program, batch: int, length: int) -> jax.stages.Compiled:
         form, dtype = self._forms[program.pack], self._dtype

@@ -5,7 +5,7 @@ Rows of different lengths are padded in numpy to one of those shapes.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,9 @@ class Program:
     ``grid`` holds the (batch, length) shapes; for every length there is a batch of 1. ``scalars``
     are the further values of a row with the value that padding rows take. ``arrays`` are whatever
     else a row has at a compiled length, with what padding rows hold; a row may have less of an
-    array than that, from its start. A new model is tried out once for each of ``trials``, so
-    that every part of it runs: with full rows of zeros, and of what padding rows hold, where a
-    trial does not say otherwise. What is asked for seldom may stay on disk until it is:
-    ``is_on_demand``.
+    array than that, from its start. A new model is tried out with full rows of zeros and of what
+    padding rows hold; ``trial`` overrides that where there would be nothing to do. What is asked
+    for seldom may stay on disk until it is: ``is_on_demand``.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Program:
     ragged: Ragged
     scalars: tuple[tuple[str, np.generic], ...] = ()
     grid: tuple[tuple[int, int], ...]
-    trials: Sequence[Mapping[str, Any]] = ({},)
+    trial: Mapping[str, Any] = field(default_factory=dict)
     arrays: Callable[[int], Mapping[str, np.ndarray]] = lambda _: {}
     is_on_demand: bool = False
     pack: Callable[[Any], Any] = _as_it_is
@@ -155,12 +154,12 @@ def longest_of(grid: Sequence[tuple[int, int]], max_batch: int) -> tuple[tuple[i
     return tuple(shape for shape in grid if shape[1] == longest and shape[0] <= max_batch)
 
 
-def trial_batches(program: Program, batch: int, length: int) -> list[list[Row]]:
-    """For each trial, as many rows of that length as the batch holds."""
+def trial_rows(program: Program, batch: int, length: int) -> list[Row]:
+    """As many rows of that length as the batch holds."""
     ragged = program.ragged
     values = np.zeros((length, *ragged.trailing), dtype=ragged.dtype)
-    row = {ragged.name: values, **dict(program.scalars), **program.arrays(length)}
-    return [[{**row, **trial}] * batch for trial in program.trials]
+    row = {ragged.name: values, **dict(program.scalars), **program.arrays(length), **program.trial}
+    return [row] * batch
 
 
 def collate(program: Program, rows: Sequence[Row], batch: int, length: int) -> Arguments:

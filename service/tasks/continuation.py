@@ -191,7 +191,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
             function=generate,
             scalars=(limit, *sampling),
             grid=grid,
-            trials=[{"max_new_tokens": 1}],
+            trial={"max_new_tokens": 1},
         ),
         seldom(name="score", function=score, grid=one),
         seldom(name="prompt", function=read, grid=few),

@@ -129,7 +129,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
     grid = make_grid(card.limits["max_len"], batch_sizes=(4, 16), shortest=16, factor=4)
     one, few = longest_of(grid, 1), longest_of(grid, 4)
     limit = (("max_new_tokens", np.int32(0)),)
-    trials = [{"max_new_tokens": 1}]
+    trial = {"max_new_tokens": 1}
 
     def decode(model: PackedEncoderDecoder, *arrays: Any) -> dict[str, Any]:
         return decoding.decode(model, *arrays)._asdict()
@@ -165,16 +165,16 @@ def programs(card: ModelCard) -> Sequence[Program]:
     program = functools.partial(Program, ragged=ragged, pack=packed_encoder_decoder.pack)
     seldom = functools.partial(program, is_on_demand=True)
     return (
-        program(name="decode", function=decode, scalars=limit, grid=grid, trials=trials),
+        program(name="decode", function=decode, scalars=limit, grid=grid, trial=trial),
         seldom(
             name="search",
             function=search,
             grid=few,
             scalars=(*limit, ("num_beams", np.int32(1))),
-            trials=trials,
+            trial=trial,
         ),
         seldom(name="attend", function=attend, grid=one, arrays=target_arrays),
-        seldom(name="begin", function=begin, grid=few, scalars=limit, trials=trials),
+        seldom(name="begin", function=begin, grid=few, scalars=limit, trial=trial),
         seldom(name="go on", function=go_on, grid=few, arrays=state_arrays),
     )
 

@@ -134,7 +134,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
 
     arrays = {"positions": np.full(FEW, -1, np.int32)}
     # Rows of padding have no mask, and nothing would be computed for them.
-    trials = [{"positions": np.zeros(1, np.int32)}]
+    trial = {"positions": np.zeros(1, np.int32)}
 
     def full(model: MaskedLanguageModel, *arrays: Any) -> dict[str, Any]:
         probs, attention = model.predict(*arrays)
@@ -147,7 +147,7 @@ def programs(card: ModelCard) -> Sequence[Program]:
             function=at_masks,
             ragged=ragged,
             arrays=lambda _: arrays,
-            trials=trials,
+            trial=trial,
             grid=grid,
             pack=pack,
         ),

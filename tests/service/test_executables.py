@@ -13,7 +13,7 @@ from service import executables
 from service.compilation import CompilationCounter
 from service.engine import Engine
 from service.executables import Executables
-from service.programs import Program, Ragged, trial_batches
+from service.programs import Program, Ragged, trial_rows
 from service.tasks import PROGRAMS
 from tests.service import tiny
 
@@ -225,6 +225,5 @@ def test_the_programs_of_every_wiring_can_be_kept(kept, card):
     for engine in (first, second):
         engine.warm_up(lambda shape: None)
     for name, program in second.programs.items():
-        for rows in trial_batches(program, *program.grid[0]):
-            second.run(name, rows)
+        second.run(name, trial_rows(program, *program.grid[0]))
     assert second.num_loaded == second.num_shapes == len(smallest)

@@ -30,5 +30,5 @@ def test_entropy_is_in_nats_and_what_is_impossible_adds_nothing():
 def test_rows_on_trial_have_a_mask_for_which_something_is_computed():
     (card,) = (card for card in tiny.cards() if card.wiring == fill_mask.WIRING)
     program = next(p for p in fill_mask.programs(card) if p.name == fill_mask.PROGRAM)
-    assert [trial["positions"].tolist() for trial in program.trials] == [[0]]
+    assert program.trial["positions"].tolist() == [0]
     assert (program.arrays(SIZE)["positions"] == -1).all()
