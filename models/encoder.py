@@ -1,6 +1,6 @@
 """Wiring 1: a bidirectional encoder, with a head that fills masked tokens.
 
-Axis letters: B batch, T position, K asked position, N heads, D embed_dim, V vocab, L layers.
+Axis letters: B batch, T position, N heads, D embed_dim, V vocab, L layers.
 Source: Dive into Deep Learning (2026), "Encoders, Decoders, and Cross-Attention"; the masked
 objective from Devlin et al. (2018), arXiv:1810.04805, section 3.1, always replacing by the mask.
 """
@@ -26,22 +26,6 @@ class TransformerEncoder(TransformerStack):
         size = tokens.shape[1]
         return self.run(tokens, jnp.arange(size)[None], padding_mask(lengths, size))
 
-    def states_at(
-        self,
-        tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        positions: Int[Array, "B K"],
-    ) -> Float[Array, "B K D"]:
-        """The states of ``positions`` alone, which are all that the last block works out."""
-        size = tokens.shape[1]
-        mask = padding_mask(lengths, size)
-        x = self.token_embedding(tokens) + self.position_embedding(jnp.arange(size)[None])
-        *before, last = self.blocks
-        for block in before:
-            x = block(x, block.project(x), mask).x
-        asked = jnp.take_along_axis(x, positions[:, :, None], axis=1)
-        return self.final_norm(last(asked, last.project(x), mask).x)
-
 
 class MaskedLanguageModel(nnx.Module):
     """An encoder that names the symbol behind every mask, whose token id is ``special_id``."""
@@ -55,15 +39,6 @@ class MaskedLanguageModel(nnx.Module):
     ) -> Float[Array, "B T V"]:
         """Logits over the symbols at every position, masked or not."""
         return self.encoder.head(self.encoder(tokens, lengths).states)
-
-    def logits_at(
-        self,
-        tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        positions: Int[Array, "B K"],
-    ) -> Float[Array, "B K V"]:
-        """Logits over the symbols at ``positions`` alone: the same numbers for less work."""
-        return self.encoder.head(self.encoder.states_at(tokens, lengths, positions))
 
     def predict(
         self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]

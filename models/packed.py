@@ -1,4 +1,4 @@
-"""A stack of blocks laid out for inference, and the passes of an encoder and a decoder over it.
+"""A stack of blocks laid out for speed, and the passes of an encoder and a decoder over it.
 
 Blocks are those of models/packed_blocks.py. Where only some positions are asked for, the last
 block reads from there alone.
@@ -6,6 +6,7 @@ block reads from there alone.
 Axis letters: B batch, T position, S key position, K asked position, D embed_dim, V vocab.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -27,13 +28,14 @@ from models.packed_blocks import (
     embedded,
     fed_forward,
     norm,
-    on_host,
+    numbers,
     own,
     pack_block,
     pack_embedding,
     place_like,
     split_heads,
     through,
+    times,
 )
 
 
@@ -90,19 +92,19 @@ class PackedDecoder(PackedStack):
         x, projected = embedded(self.embedding, tokens, positions, self.shape)
         key_values = []
         for index, block in enumerate(self.blocks):
-            if index:
-                projected = norm(x, self.shape) @ block.query_key_value
+            if index or projected is None:
+                projected = times(norm(x, self.shape), block.query_key_value)
             queries, memory = own(projected, self.shape)
             if caches is not None:
                 memory = write_cache(caches[index], memory, positions[:, 0])
-            x = x + attend(queries, memory, mask)[0] @ block.out
+            x = x + times(attend(queries, memory, mask)[0], block.out)
             x = fed_forward(block.mlp, x, self.shape)
             key_values.append(memory)
         return Read(norm(x, self.shape), tuple(key_values))
 
     def head(self, states: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits over the symbols."""
-        return states @ self.unembedding
+        return times(states, self.unembedding)
 
 
 _META = ["config", "shape"]
@@ -117,23 +119,23 @@ Kind = TypeVar("Kind", bound=PackedStack)
 
 
 def pack(model: MaskedLanguageModel) -> PackedStack:
-    """The parameters of an encoder, packed, where they were; worked out on the host."""
+    """The parameters of an encoder, packed, where they were."""
     return _pack(PackedStack, model.encoder)
 
 
 def pack_decoder(model: CausalLanguageModel) -> PackedDecoder:
-    """The parameters of a decoder, packed, where they were; worked out on the host."""
+    """The parameters of a decoder, packed, where they were."""
     return _pack(PackedDecoder, model)
 
 
 def _pack(kind: type[Kind], stack: TransformerStack) -> Kind:
-    config, table = stack.config, on_host(stack.token_embedding.embedding)
+    config, table = stack.config, numbers(stack.token_embedding.embedding)
     blocks = tuple(map(pack_block, stack.blocks))
     first = blocks[0].query_key_value
     packed = kind(
         embedding=pack_embedding(stack.token_embedding, stack.position_embedding, first),
         blocks=blocks,
-        unembedding=on_host(stack.final_norm.scale)[:, None] * table[: config.vocab_size].T,
+        unembedding=numbers(stack.final_norm.scale)[:, None] * table[: config.vocab_size].T,
         config=config,
         shape=Shape(num_heads=config.num_heads, epsilon=stack.final_norm.epsilon),
     )
@@ -145,7 +147,7 @@ def symbol_logits(
 ) -> Float[Array, "B T V"]:
     """Logits over the symbols at every position, as ``MaskedLanguageModel`` gives them."""
     x = _before(packed, tokens, lengths, len(packed.blocks))
-    return norm(x, packed.shape) @ packed.unembedding
+    return times(norm(x, packed.shape), packed.unembedding)
 
 
 def logits_at(
@@ -160,23 +162,46 @@ def logits_at(
     nothing. As many are computed as the row asks for that asks for the most, one after another: in
     one product with room for all they would take as long as all every time.
     """
-    shape, last = packed.shape, packed.blocks[-1]
-    x = _before(packed, tokens, lengths, len(packed.blocks) - 1)
-    of_queries, of_memory = jnp.split(last.query_key_value, [x.shape[-1]], axis=1)
-    keys, values = jnp.split(norm(x, shape) @ of_memory, 2, axis=-1)
-    memory = KeyValues(split_heads(keys, shape), split_heads(values, shape))
-    mask = padding_mask(lengths, x.shape[1])
+    asked_of = _readable(packed, tokens, lengths)
 
     def ask(index: Int[Array, ""], found: Float[Array, "B K V"]) -> Float[Array, "B K V"]:
         places = jax.lax.dynamic_slice_in_dim(positions, index, 1, axis=1)
-        asked = jnp.take_along_axis(x, jnp.maximum(places, 0)[:, :, None], axis=1)
-        queries = split_heads(norm(asked, shape) @ of_queries, shape)
-        asked = asked + attend(queries, memory, mask)[0] @ last.out
-        logits = norm(fed_forward(last.mlp, asked, shape), shape) @ packed.unembedding
+        logits = asked_of(jnp.maximum(places, 0))
         return jax.lax.dynamic_update_slice_in_dim(found, logits, index, axis=1)
 
-    found = jnp.zeros((*positions.shape, packed.unembedding.shape[1]), x.dtype)
+    found = jnp.zeros((*positions.shape, packed.unembedding.shape[1]), packed.unembedding.dtype)
     return jax.lax.fori_loop(0, jnp.max(jnp.sum(positions >= 0, axis=1)), ask, found)
+
+
+def logits_at_once(
+    packed: PackedStack,
+    tokens: Int[Array, "B T"],
+    lengths: Int[Array, " B"],
+    positions: Int[Array, "B K"],
+) -> Float[Array, "B K V"]:
+    """Logits over the symbols at all of ``positions`` in one product, as training asks for them."""
+    return _readable(packed, tokens, lengths)(positions)
+
+
+def _readable(
+    packed: PackedStack, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
+) -> Callable[[Int[Array, "B K"]], Float[Array, "B K V"]]:
+    """What gives the logits at some positions, from what the last block reads."""
+    shape, last = packed.shape, packed.blocks[-1]
+    x = _before(packed, tokens, lengths, len(packed.blocks) - 1)
+    of_queries, of_memory = jnp.split(last.query_key_value, [x.shape[-1]], axis=1)
+    keys, values = jnp.split(times(norm(x, shape), of_memory), 2, axis=-1)
+    memory = KeyValues(split_heads(keys, shape), split_heads(values, shape))
+    mask = padding_mask(lengths, x.shape[1])
+
+    def logits(places: Int[Array, "B K"]) -> Float[Array, "B K V"]:
+        asked = jnp.take_along_axis(x, places[:, :, None], axis=1)
+        queries = split_heads(times(norm(asked, shape), of_queries), shape)
+        asked = asked + times(attend(queries, memory, mask)[0], last.out)
+        states = norm(fed_forward(last.mlp, asked, shape), shape)
+        return times(states, packed.unembedding)
+
+    return logits
 
 
 def _before(

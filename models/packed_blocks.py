@@ -1,9 +1,13 @@
-"""Blocks laid out for inference, shared by the packed forms of all wirings.
+"""Blocks laid out for speed, shared by the packed forms of all wirings.
 
 The same numbers in fewer and larger operations: the scales of the norms and of the queries are
 multiplied into the matrices behind them, and matrices that read the same input lie side by side.
 The first block's matrix is multiplied into the embeddings that it reads: a norm divides what comes
 out by one number, so the queries, keys and values of a token at a position are two rows looked up.
+
+What is packed once, for inference, is worked out on the host. Inside a compiled function packing is
+a part of it, through which gradients reach the parameters; the first block's matrix then stays by
+itself, as tables that are read once cost more than they save.
 
 Axis letters: B batch, T position, K asked position, S memory position, N heads, H head_dim,
 D embed_dim.
@@ -17,12 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues, MultiHeadAttention
-from models.blocks import DecoderBlock, FeedForward, TransformerBlock
+from models.blocks import DecoderBlock, FeedForward, TransformerBlock, gated
 
-# On the host while it is packed, on a device afterwards.
+# On the host while it is packed for inference, on a device afterwards.
 Matrix = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
 Vector = Float[Array, " _"] | Float[np.ndarray, " _"]
 
@@ -77,12 +82,15 @@ class PackedDecoderBlock:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedEmbedding:
-    """Embeddings of tokens and of positions, and what the first block's matrix makes of them."""
+    """Embeddings of tokens and of positions, and what the first block's matrix makes of them.
+
+    ``projected_tokens`` and ``projected_positions`` are None where they were not worked out.
+    """
 
     tokens: Matrix
     positions: Matrix
-    projected_tokens: Matrix
-    projected_positions: Matrix
+    projected_tokens: Matrix | None = None
+    projected_positions: Matrix | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +105,7 @@ def pack_block(block: TransformerBlock) -> PackedBlock:
     """A block that reads its own input alone."""
     attention = pack_attention(block.attention, block.attention_norm, block.attention_norm)
     return PackedBlock(
-        query_key_value=np.concatenate([attention.query, attention.key_value], axis=1),
+        query_key_value=beside(attention.query, attention.key_value),
         out=attention.out,
         mlp=pack_feed_forward(block.mlp, block.mlp_norm),
     )
@@ -107,7 +115,7 @@ def pack_decoder_block(block: DecoderBlock, source_norm: nnx.RMSNorm) -> PackedD
     """A block that reads a source behind ``source_norm`` too."""
     attention = pack_attention(block.self_attention, block.self_norm, block.self_norm)
     return PackedDecoderBlock(
-        query_key_value=np.concatenate([attention.query, attention.key_value], axis=1),
+        query_key_value=beside(attention.query, attention.key_value),
         out=attention.out,
         cross=pack_attention(block.cross_attention, block.cross_norm, source_norm),
         mlp=pack_feed_forward(block.mlp, block.mlp_norm),
@@ -118,7 +126,9 @@ def pack_embedding(
     tokens: nnx.Embed, positions: nnx.Embed, query_key_value: Matrix
 ) -> PackedEmbedding:
     """Embeddings that a block with that matrix reads first."""
-    of_tokens, of_positions = on_host(tokens.embedding), on_host(positions.embedding)
+    of_tokens, of_positions = numbers(tokens.embedding), numbers(positions.embedding)
+    if isinstance(of_tokens, Tracer):
+        return PackedEmbedding(tokens=of_tokens, positions=of_positions)
     # Rounded once: the sum of two rows is to be as near as the product of a sum would be.
     projected_tokens, projected_positions = (
         (table.astype(np.float64) @ query_key_value).astype(np.float32)
@@ -137,7 +147,7 @@ def pack_attention(
 ) -> PackedAttention:
     """An attention with the norms before its queries, and before what it reads if there is one."""
     query, key, value, out = (
-        on_host(projection.kernel)
+        numbers(projection.kernel)
         for projection in (
             attention.query_proj,
             attention.key_proj,
@@ -146,10 +156,10 @@ def pack_attention(
         )
     )
     width = query.shape[0]
-    scale = np.float32(attention.scale) * on_host(query_norm.scale)[:, None]
-    key_value = np.concatenate([key.reshape(width, width), value.reshape(width, width)], axis=1)
+    scale = attention.scale * numbers(query_norm.scale)[:, None]
+    key_value = beside(key.reshape(width, width), value.reshape(width, width))
     if memory_norm is not None:
-        key_value = on_host(memory_norm.scale)[:, None] * key_value
+        key_value = numbers(memory_norm.scale)[:, None] * key_value
     return PackedAttention(
         query=scale * query.reshape(width, width),
         key_value=key_value,
@@ -159,23 +169,31 @@ def pack_attention(
 
 def pack_feed_forward(mlp: FeedForward, mlp_norm: nnx.RMSNorm) -> PackedFeedForward:
     """A feed-forward with the scale of its norm."""
-    scale = on_host(mlp_norm.scale)[:, None]
+    scale = numbers(mlp_norm.scale)[:, None]
     return PackedFeedForward(
-        gate=scale * on_host(mlp.gate_proj.kernel),
-        up=scale * on_host(mlp.up_proj.kernel),
-        down=on_host(mlp.down_proj.kernel),
+        gate=scale * numbers(mlp.gate_proj.kernel),
+        up=scale * numbers(mlp.up_proj.kernel),
+        down=numbers(mlp.down_proj.kernel),
     )
 
 
-def on_host(param: nnx.Param | None) -> np.ndarray:
-    """The numbers of a parameter, which is there."""
+def numbers(param: nnx.Param | None) -> Any:
+    """The numbers of a parameter, which is there: on the host, unless they are being traced."""
     assert param is not None
-    return np.asarray(param[...])
+    value = param[...]
+    return value if isinstance(value, Tracer) else np.asarray(value)
+
+
+def beside(*matrices: Matrix) -> Any:
+    """Matrices side by side; on the host, if they are."""
+    on_host = all(isinstance(matrix, np.ndarray) for matrix in matrices)
+    return (np if on_host else jnp).concatenate(matrices, axis=1)
 
 
 def place_like(packed: Any, param: nnx.Param) -> Any:
-    """``packed``, where ``param`` lies."""
-    return jax.device_put(packed, param[...].sharding)
+    """``packed``, where ``param`` lies; what is being traced stays where it is."""
+    value = param[...]
+    return packed if isinstance(value, Tracer) else jax.device_put(packed, value.sharding)
 
 
 def embedded(
@@ -183,9 +201,11 @@ def embedded(
     tokens: Int[Array, "B T"],
     positions: Int[Array, "#B T"],
     shape: Shape,
-) -> tuple[Float[Array, "B T D"], Float[Array, "B T _"]]:
-    """What the first block reads, and what its matrix makes of that behind its norm."""
+) -> tuple[Float[Array, "B T D"], Float[Array, "B T _"] | None]:
+    """What the first block reads, and what its matrix makes of that behind its norm, if known."""
     x = embedding.tokens[tokens] + embedding.positions[positions]
+    if embedding.projected_tokens is None or embedding.projected_positions is None:
+        return x, None
     of_tokens = embedding.projected_tokens[tokens].astype(jnp.float32)
     projected = of_tokens + embedding.projected_positions[positions].astype(jnp.float32)
     return x, (projected * _over_norm(x, shape)).astype(x.dtype)
@@ -208,9 +228,9 @@ def through(
 ) -> Float[Array, "B T D"]:
     """Every position through a block; ``projected`` is what its matrix makes of ``x``, if known."""
     if projected is None:
-        projected = norm(x, shape) @ block.query_key_value
+        projected = times(norm(x, shape), block.query_key_value)
     queries, memory = own(projected, shape)
-    x = x + attend(queries, memory, mask)[0] @ block.out
+    x = x + times(attend(queries, memory, mask)[0], block.out)
     return fed_forward(block.mlp, x, shape)
 
 
@@ -218,13 +238,16 @@ def fed_forward(
     mlp: PackedFeedForward, x: Float[Array, "B T D"], shape: Shape
 ) -> Float[Array, "B T D"]:
     """``x`` and what the feed-forward adds to it."""
-    normed = norm(x, shape)
-    return x + (_silu(normed @ mlp.gate) * (normed @ mlp.up)) @ mlp.down
+    normed = norm(x, shape).reshape(-1, x.shape[-1])
+    return x + (gated(normed @ mlp.gate, normed @ mlp.up) @ mlp.down).reshape(x.shape)
 
 
-def _silu(x: Float[Array, "*B F"]) -> Float[Array, "*B F"]:
-    """``x * sigmoid(x)``, by tanh, which takes less on a CPU than exp and a division."""
-    return x * (0.5 + 0.5 * jnp.tanh(0.5 * x))
+def times(x: Float[Array, "*B D"], matrix: Matrix) -> Float[Array, "*B _"]:
+    """``x @ matrix``, over rows in one axis.
+
+    The gradient of the matrix is one product then; over two axes, XLA copies both operands first.
+    """
+    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], -1)
 
 
 def attend(

@@ -1,4 +1,4 @@
-"""An encoder-decoder's parameters laid out for inference, and what models/decoding.py asks of them.
+"""An encoder-decoder's parameters laid out for speed, and what models/decoding.py asks of them.
 
 Blocks are those of models/packed_blocks.py.
 
@@ -25,7 +25,7 @@ from models.packed_blocks import (
     embedded,
     fed_forward,
     norm,
-    on_host,
+    numbers,
     own,
     pack_block,
     pack_decoder_block,
@@ -33,6 +33,7 @@ from models.packed_blocks import (
     place_like,
     split_heads,
     through,
+    times,
 )
 
 
@@ -79,10 +80,10 @@ class PackedEncoderDecoder:
         layers = []
         for index, (block, memory) in enumerate(zip(self.decoder_blocks, memories, strict=True)):
             queries, itself = self._own(block, x, None if index else projected)
-            x = x + attend(queries, itself, mask)[0] @ block.out
+            x = x + times(attend(queries, itself, mask)[0], block.out)
             x, weights = self._crossed(block, x, memory, source_mask)
             layers.append(weights)
-        return norm(x, self.shape) @ self.head, jnp.stack(layers, axis=1)
+        return times(norm(x, self.shape), self.head), jnp.stack(layers, axis=1)
 
     def next_logits(
         self,
@@ -103,9 +104,9 @@ class PackedEncoderDecoder:
         for index, (block, memory) in enumerate(zip(self.decoder_blocks, memories, strict=True)):
             queries, new = self._own(block, x, None if index else projected)
             written.append(write_cache(caches[index], new, positions))
-            x = x + attend(queries, written[-1], mask)[0] @ block.out
+            x = x + times(attend(queries, written[-1], mask)[0], block.out)
             x, _ = self._crossed(block, x, memory, source_mask)
-        logits = (norm(x, self.shape) @ self.head)[:, 0].astype(jnp.float32)
+        logits = times(norm(x, self.shape), self.head)[:, 0].astype(jnp.float32)
         return logits.at[:, self.config.bos_id].set(-jnp.inf), tuple(written)
 
     def empty_caches(self, batch: int, target_size: int) -> tuple[KeyValues, ...]:
@@ -119,7 +120,7 @@ class PackedEncoderDecoder:
         projected: Float[Array, "B T _"] | None,
     ) -> tuple[Float[Array, "B N T H"], KeyValues]:
         if projected is None:
-            projected = norm(x, self.shape) @ block.query_key_value
+            projected = times(norm(x, self.shape), block.query_key_value)
         return own(projected, self.shape)
 
     def _crossed(
@@ -130,9 +131,9 @@ class PackedEncoderDecoder:
         mask: Bool[Array, "B 1 S"],
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
         """``x`` behind the cross-attention and the feed-forward, and where it looked."""
-        queries = split_heads(norm(x, self.shape) @ block.cross.query, self.shape)
+        queries = split_heads(times(norm(x, self.shape), block.cross.query), self.shape)
         read, weights = attend(queries, memory, mask)
-        x = x + read @ block.cross.out
+        x = x + times(read, block.cross.out)
         return fed_forward(block.mlp, x, self.shape), weights
 
 
@@ -145,7 +146,7 @@ jax.tree_util.register_dataclass(
 
 
 def pack(model: EncoderDecoder) -> PackedEncoderDecoder:
-    """The parameters of ``model``, packed, where they were; worked out on the host."""
+    """The parameters of ``model``, packed, where they were."""
     config = model.config
     encoder_blocks = tuple(map(pack_block, model.encoder_blocks))
     decoder_blocks = tuple(
@@ -160,7 +161,7 @@ def pack(model: EncoderDecoder) -> PackedEncoderDecoder:
             model.target_embedding, model.target_positions, decoder_blocks[0].query_key_value
         ),
         decoder_blocks=decoder_blocks,
-        head=on_host(model.decoder_norm.scale)[:, None] * on_host(model.head.kernel),
+        head=numbers(model.decoder_norm.scale)[:, None] * numbers(model.head.kernel),
         config=config,
         shape=Shape(num_heads=config.block.num_heads, epsilon=model.encoder_norm.epsilon),
     )
@@ -168,5 +169,5 @@ def pack(model: EncoderDecoder) -> PackedEncoderDecoder:
 
 
 def _memory(block: PackedDecoderBlock, x: Float[Array, "B S D"], shape: Shape) -> KeyValues:
-    keys, values = jnp.split(x @ block.cross.key_value, 2, axis=-1)
+    keys, values = jnp.split(times(x, block.cross.key_value), 2, axis=-1)
     return KeyValues(split_heads(keys, shape), split_heads(values, shape))

@@ -1,4 +1,4 @@
-"""A Perceiver's parameters laid out for inference, and passes over them.
+"""A Perceiver's parameters laid out for speed, and passes over them.
 
 Blocks are those of models/packed_blocks.py; how the inputs are read is in models/packed_reading.py.
 The text is read back a tile at a time too.
@@ -25,7 +25,7 @@ from models.packed_blocks import (
     attend,
     fed_forward,
     norm,
-    on_host,
+    numbers,
     pack_attention,
     pack_block,
     pack_feed_forward,
@@ -71,18 +71,18 @@ jax.tree_util.register_dataclass(
 
 
 def pack(model: PerceiverAutoencoder) -> PackedPerceiver:
-    """The parameters of ``model``, packed, where they were; worked out on the host."""
+    """The parameters of ``model``, packed, where they were."""
     encoder, back, config = model.encoder, model.reconstruction, model.config
-    table = on_host(model.token_embedding.embedding)
+    table = numbers(model.token_embedding.embedding)
     packed = PackedPerceiver(
         token_embedding=table * np.float32(math.sqrt(config.embed_dim)),
-        latents=on_host(encoder.latents),
+        latents=numbers(encoder.latents),
         reading=pack_attention(encoder.cross_attention, encoder.query_norm),
         blocks=tuple(map(pack_block, encoder.blocks)),
-        final_scale=on_host(encoder.final_norm.scale),
+        final_scale=numbers(encoder.final_norm.scale),
         reading_back=pack_attention(back.cross_attention, back.query_norm),
         mlp=pack_feed_forward(back.mlp, back.mlp_norm),
-        head=on_host(back.final_norm.scale)[:, None] * on_host(back.head.kernel),
+        head=numbers(back.final_norm.scale)[:, None] * numbers(back.head.kernel),
         config=config,
         shape=Shape(num_heads=config.num_heads, epsilon=encoder.final_norm.epsilon),
     )

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from models.blocks import TransformerConfig
 from models.decoder import CausalLanguageModel
+from models.packed import PackedDecoder, pack_decoder
 from models.vocabulary import BOS, Vocabulary
 from training import plots
 from training.corpus import Corpus, unigram_entropy
@@ -85,7 +86,7 @@ class CausalLMRecipe:
 
     def loss(self, model: CausalLanguageModel, batch: dict[str, Array]) -> Objective:
         """Cross-entropy over all characters, in nats."""
-        losses = next_token_losses(model, batch["targets"])[1]
+        losses = next_token_losses(pack_decoder(model), batch["targets"])[1]
         return counted(losses, jnp.ones_like(losses))
 
     def training_figures(self, losses: list[float]) -> Figures:
@@ -124,7 +125,7 @@ def window_figures(model: CausalLanguageModel, tokens: np.ndarray) -> Figures:
 
 
 def next_token_losses(
-    model: CausalLanguageModel, tokens: Int[Array, "B T"]
+    model: CausalLanguageModel | PackedDecoder, tokens: Int[Array, "B T"]
 ) -> tuple[Bool[Array, "B T"], Float[Array, "B T"]]:
     """Whether each token is the likeliest after those before it, and its cross-entropy in nats."""
     batch, size = tokens.shape

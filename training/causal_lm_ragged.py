@@ -14,6 +14,7 @@ from jaxtyping import Array
 from models.blocks import TransformerConfig
 from models.checkpoint import CheckpointError, find_bundle, read_card
 from models.decoder import CausalLanguageModel
+from models.packed import pack_decoder
 from models.vocabulary import Vocabulary
 from training import causal_lm, plots
 from training.causal_lm import next_token_losses
@@ -134,7 +135,7 @@ class RaggedCausalLMRecipe:
 
     def loss(self, model: CausalLanguageModel, batch: dict[str, Array]) -> Objective:
         """Cross-entropy over all characters, in nats."""
-        losses = next_token_losses(model, batch["targets"])[1]
+        losses = next_token_losses(pack_decoder(model), batch["targets"])[1]
         # Nothing before it sees the padding that ends a row.
         real = jnp.arange(losses.shape[1])[None] < batch["lengths"][:, None]
         return counted(losses, real.astype(losses.dtype))

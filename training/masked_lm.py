@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from models.blocks import TransformerConfig
 from models.encoder import MaskedLanguageModel
+from models.packed import logits_at_once, pack
 from models.vocabulary import MASK, Vocabulary
 from training import plots
 from training.corpus import Corpus, unigram_entropy
@@ -132,7 +133,7 @@ def masked_objective(
     All of them are among the ``positions`` of the batch, and nothing is predicted anywhere else.
     """
     positions = batch["positions"]
-    logits = model.logits_at(batch["inputs"], lengths, positions)
+    logits = logits_at_once(pack(model), batch["inputs"], lengths, positions)
     targets = jnp.take_along_axis(batch["targets"], positions, axis=1)
     weights = jnp.take_along_axis(batch["weights"], positions, axis=1)
     return counted(token_losses(logits, targets), weights)

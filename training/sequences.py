@@ -17,6 +17,7 @@ from jaxtyping import Array
 from models.beam_search import beam_search
 from models.decoding import Decoded, cross_attention, decode
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.packed_encoder_decoder import pack
 from training.step import Batch, Objective, counted, jitted, token_losses
 
 DECODING_BATCH = 256
@@ -58,7 +59,9 @@ def make_batch(
 def sequence_loss(model: EncoderDecoder, batch: dict[str, Array]) -> Objective:
     """Cross-entropy over the real positions of the targets, in nats."""
     targets, lengths = batch["targets"], batch["target_lengths"]
-    logits, _ = model(batch["source"], batch["lengths"], batch["inputs"], lengths)
+    packed = pack(model)
+    memories = packed.encode(batch["source"], batch["lengths"])
+    logits, _ = packed.read_target(memories, batch["lengths"], batch["inputs"], lengths)
     losses = token_losses(logits, targets)
     real = jnp.arange(targets.shape[1])[None] < lengths[:, None]
     return counted(losses, real.astype(losses.dtype))

@@ -1,4 +1,4 @@
-"""A step whose parts are worked out side by side, each by a thread of its own, on one CPU.
+"""A step whose shares are worked out side by side, each by a thread of its own, on one CPU.
 
 The threads of XLA share products that are too small to share well. A call that runs from beginning
 to end in the thread that makes it (``models.cores.run_calls_side_by_side``) has a core to itself,
@@ -8,9 +8,10 @@ Source: docs/decisions/0027-training-on-a-cpu.md.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from models.cores import IN_ORDER, Cores
@@ -22,19 +23,29 @@ class StepsSideBySide:
     """Takes steps over ``num_threads`` equal shares of a batch.
 
     ``gradient(params, rows)`` gives sums over rows, which are added up; ``update(state, sums)``
-    gives the next state and a loss. A state is used up by a step.
+    gives the next state and a loss. A state is used up by a step. A thread goes through its share
+    in ``num_parts`` equal parts: one call each, as XLA hands the rounds of a loop to its pool.
     """
 
     def __init__(
-        self, gradient: Callable[..., Any], update: Callable[..., Any], num_threads: int
+        self,
+        gradient: Callable[..., Any],
+        update: Callable[..., Any],
+        num_threads: int,
+        num_parts: int = 1,
     ) -> None:
-        def add(state: Any, parts: Sequence[Any]) -> Any:
-            return update(state, jax.tree.map(lambda first, *rest: sum(rest, first), *parts))
+        def add(sums: Any, params: Any, part: Any) -> Any:
+            return jax.tree.map(jnp.add, sums, gradient(params, part))
+
+        def finish(state: Any, shares: Sequence[Any]) -> Any:
+            return update(state, jax.tree.map(lambda first, *rest: sum(rest, first), *shares))
 
         self._gradient = jax.jit(gradient)
-        self._update = jax.jit(add, donate_argnums=0)
-        self._compiled: dict[Any, tuple[Any, ...]] = {}
+        self._add = jax.jit(add, donate_argnums=0)
+        self._finish = jax.jit(finish, donate_argnums=0)
+        self._compiled: dict[Any, _Executables] = {}
         self._num_threads = num_threads
+        self._num_parts = num_parts
         self._cores = Cores(num_threads)
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="share")
 
@@ -43,49 +54,67 @@ class StepsSideBySide:
         losses = []
         for batch in batches:
             shares = self._shares(batch)
-            gradient, update = self._executables(state, shares[0])
+            compiled = self._executables(state, shares[0][0])
             under_way = [
-                self._threads.submit(self._cores.run, gradient, state.params, share)
+                self._threads.submit(self._cores.run, compiled.sums_of, state.params, share)
                 for share in shares
             ]
-            state, loss = update(state, [one.result() for one in under_way])
+            state, loss = compiled.finish(state, [one.result() for one in under_way])
             losses.append(float(loss))
         return state, np.array(losses, np.float32)
 
-    def flops(self, batches: Sequence[Batch], num_microbatches: int) -> float:
-        """Floating-point operations of a step, as the compiler counts them; 0 before the first.
+    def flops(self, batches: Sequence[Batch]) -> float:
+        """Floating-point operations of a step, as the compiler counts them; 0 before the first."""
+        compiled = self._compiled.get(_shapes(self._shares(batches[0])[0][0]))
+        if compiled is None:
+            return 0.0
+        num_calls = self._num_threads * self._num_parts
+        return num_calls * _flops(compiled.gradient) + _flops(compiled.finish)
 
-        It counts one of the parts that a thread goes through.
-        """
-        share = self._shares(batches[0])[0]
-        gradient, update = self._compiled.get(_shapes(share), (None, None))
-        return self._num_threads * num_microbatches * _flops(gradient) + _flops(update)
-
-    def _shares(self, batch: Batch) -> list[Batch]:
-        parts = {name: np.split(rows, self._num_threads) for name, rows in batch.items()}
+    def _shares(self, batch: Batch) -> list[list[Batch]]:
+        """The parts of each thread's share."""
+        count = self._num_threads * self._num_parts
+        split = {name: np.split(rows, count) for name, rows in batch.items()}
+        parts = [{name: rows[index] for name, rows in split.items()} for index in range(count)]
         return [
-            {name: rows[index] for name, rows in parts.items()}
-            for index in range(self._num_threads)
+            parts[first : first + self._num_parts] for first in range(0, count, self._num_parts)
         ]
 
-    def _executables(self, state: Any, share: Batch) -> tuple[Any, ...]:
-        shapes = _shapes(share)
+    def _executables(self, state: Any, part: Batch) -> "_Executables":
+        shapes = _shapes(part)
         if shapes not in self._compiled:
-            sums = jax.eval_shape(self._gradient, state.params, share)
-            self._compiled[shapes] = tuple(
-                lowered.compile(compiler_options=IN_ORDER)
-                for lowered in (
-                    self._gradient.lower(state.params, share),
-                    self._update.lower(state, [sums] * self._num_threads),
-                )
-            )
+            sums = jax.eval_shape(self._gradient, state.params, part)
+            lowered = [
+                self._gradient.lower(state.params, part),
+                self._finish.lower(state, [sums] * self._num_threads),
+            ]
+            if self._num_parts > 1:
+                lowered.append(self._add.lower(sums, state.params, part))
+            compiled = [one.compile(compiler_options=IN_ORDER) for one in lowered]
+            self._compiled[shapes] = _Executables(*compiled)
         return self._compiled[shapes]
+
+
+class _Executables(NamedTuple):
+    """The calls of a step; ``add`` is there where a share has several parts."""
+
+    gradient: jax.stages.Compiled
+    finish: jax.stages.Compiled
+    add: jax.stages.Compiled | None = None
+
+    def sums_of(self, params: Any, share: Sequence[Batch]) -> Any:
+        """The sums over a share, part after part."""
+        first, *rest = share
+        sums = self.gradient(params, first)
+        for part in rest:
+            assert self.add
+            sums = self.add(sums, params, part)
+        return sums
 
 
 def _shapes(share: Batch) -> tuple[Any, ...]:
     return tuple((name, rows.shape) for name, rows in share.items())
 
 
-def _flops(compiled: Any) -> float:
-    analysis = compiled.cost_analysis() if compiled else None
-    return float((analysis or {}).get("flops", 0.0))
+def _flops(compiled: jax.stages.Compiled) -> float:
+    return float((compiled.cost_analysis() or {}).get("flops", 0.0))

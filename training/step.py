@@ -146,23 +146,25 @@ class Trainer:
         self.state: TrainState = jax.device_put(
             TrainState(params, tx.init(params)), self._replicated
         )
-        gradient = partial(
-            gradients, self.graph, loss, jnp.dtype(dtype), optimization.num_microbatches
-        )
-        step = partial(train_step, gradient, tx)
+        num_parts = optimization.num_microbatches
+        gradient = partial(gradients, self.graph, loss, jnp.dtype(dtype))
+        step = partial(train_step, partial(gradient, num_parts), tx)
         self._run = jax.jit(partial(jax.lax.scan, step), donate_argnums=0)
         self._compiled: dict[Any, Any] = {}
-        self._num_microbatches = optimization.num_microbatches
+        self._num_microbatches = num_parts
         self.num_threads = num_threads
         self._side_by_side = (
-            StepsSideBySide(gradient, partial(update, tx), num_threads) if num_threads > 1 else None
+            StepsSideBySide(partial(gradient, 1), partial(update, tx), num_threads, num_parts)
+            if num_threads > 1
+            else None
         )
 
     def run(self, batches: Sequence[Batch]) -> np.ndarray:
         """Takes a step on each of ``batches``, which are of one shape; gives their losses.
 
         Raises:
-            DevicesError: if the rows cannot be split evenly over the devices, or the threads.
+            DevicesError: if the rows cannot be split evenly over the devices, or the threads, and
+                their microbatches.
         """
         self._require_shares(batches)
         if self._side_by_side:
@@ -178,10 +180,13 @@ class Trainer:
         count, what = self.mesh.size, "devices"
         if self._side_by_side:
             count, what = self.num_threads, "threads"
+        multiple, wanted = count * self._num_microbatches, f"{count} {what}"
+        if self._num_microbatches > 1:
+            wanted = f"{multiple}, for {wanted} of {self._num_microbatches} microbatches each"
         for name, rows in batches[0].items():
-            if len(rows) % count:
+            if len(rows) % multiple:
                 raise DevicesError(
-                    f"{name}: expected rows in a multiple of {count} {what}, got {len(rows)}"
+                    f"{name}: expected rows in a multiple of {wanted}, got {len(rows)}"
                 )
 
     def _place(self, values: np.ndarray) -> jax.Array:
@@ -200,7 +205,7 @@ class Trainer:
         0 where it does not, and before the first step of that shape.
         """
         if self._side_by_side:
-            return self._side_by_side.flops(batches, self._num_microbatches)
+            return self._side_by_side.flops(batches)
         shapes = tuple(sorted((name, (len(batches), *b.shape)) for name, b in batches[0].items()))
         compiled = self._compiled.get(shapes)
         analysis = compiled.cost_analysis() if compiled else None

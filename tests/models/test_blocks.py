@@ -13,6 +13,7 @@ from models.blocks import (
     TransformerBlock,
     TransformerConfig,
     embedding,
+    gated,
     require_positive,
 )
 from models.checkpoint import flatten, num_params
@@ -107,10 +108,33 @@ def test_the_feed_forward_is_swiglu_of_each_position_by_itself():
         np.asarray(layer.kernel[...])
         for layer in (module.gate_proj, module.up_proj, module.down_proj)
     )
-    gated = np.asarray(x) @ gate
-    expected = (gated / (1 + np.exp(-gated)) * (np.asarray(x) @ up)) @ down
+    opened = np.asarray(x) @ gate
+    expected = (opened / (1 + np.exp(-opened)) * (np.asarray(x) @ up)) @ down
     got = jitted(module, FeedForward.__call__)(x)
     np.testing.assert_allclose(got, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 2e-6), ("bfloat16", 2**-8)])
+def test_the_gate_has_the_value_and_the_gradients_of_silu(dtype, rounding):
+    """Far out too, where a sigmoid is all but 0 or 1."""
+    gate = jnp.concatenate([jnp.linspace(-12, 12, 97), jnp.array([-1e4, 1e4])])[None].astype(dtype)
+    up = normal(0, *gate.shape).astype(dtype)
+
+    def outcome(function, dtype):
+        def total(gate, up):
+            found = function(gate, up)
+            return found.astype("float32").sum(), found
+
+        given = gate.astype(dtype), up.astype(dtype)
+        gradients, found = jax.jit(jax.grad(total, (0, 1), has_aux=True))(*given)
+        return found, *gradients
+
+    exact = outcome(lambda gate, up: jax.nn.silu(gate) * up, "float32")
+    for expected, got in zip(exact, outcome(gated, dtype), strict=True):
+        assert got.dtype == jnp.dtype(dtype)
+        np.testing.assert_allclose(
+            got.astype("float32"), expected, rtol=rounding, atol=2e-6, strict=True
+        )
 
 
 def rms_norm(x):

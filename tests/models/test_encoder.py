@@ -104,11 +104,3 @@ def test_positions_matter(predict, masked_lm):
     tokens = jnp.full((len(LENGTHS), WIDER), 3, jnp.int32)
     probs = np.asarray(predict(tokens, jnp.full(len(LENGTHS), WIDER, jnp.int32))[0])[0]
     assert np.abs(probs[0] - probs[1:]).max(axis=-1).min() > TOLERANCE
-
-
-def test_logits_at_some_positions_are_those_of_all_positions(masked_lm, tokens):
-    positions = np.array([[9, 0, 3], [6, 6, 1], [0, 0, 0], [2, 3, 0]], np.int32)
-    everywhere = jitted(masked_lm, MaskedLanguageModel.__call__)(tokens, LENGTHS)
-    asked = jitted(masked_lm, MaskedLanguageModel.logits_at)(tokens, LENGTHS, positions)
-    expected = np.take_along_axis(np.asarray(everywhere), positions[:, :, None], axis=1)
-    np.testing.assert_allclose(asked, expected, atol=TOLERANCE)

@@ -6,7 +6,8 @@ from flax import nnx
 
 from models.blocks import TransformerConfig
 from models.encoder import MaskedLanguageModel
-from models.packed import logits_at, pack, symbol_logits
+from models.packed import logits_at, logits_at_once, pack, symbol_logits
+from tests.models.as_trained import as_trained
 
 # The same sums in another order.
 ATOL = 1e-5
@@ -19,17 +20,7 @@ def model(request):
     config = TransformerConfig(
         vocab_size=7, embed_dim=24, num_heads=3, num_layers=request.param, max_seq_len=SIZE
     )
-    model = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
-    generator = np.random.default_rng(0)
-
-    def scaled(path, leaf):
-        noise = generator.uniform(0.5, 1.5, leaf.shape).astype(np.float32)
-        # Embeddings are drawn small, and the head is tied to them.
-        return leaf * jnp.asarray(20 * noise if "embedding" in str(path) else noise)
-
-    state = nnx.state(model)
-    nnx.update(model, jax.tree_util.tree_map_with_path(scaled, state))
-    return model
+    return as_trained(MaskedLanguageModel(config, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +43,12 @@ def test_a_packed_model_gives_the_logits_of_the_plain_one(model, rows):
     np.testing.assert_allclose(real(packed, lengths), real(plain, lengths), rtol=0, atol=ATOL)
 
 
-def test_what_is_asked_at_some_positions_is_what_all_of_them_would_say(model, rows):
+@pytest.mark.parametrize("ask", [logits_at, logits_at_once])
+def test_what_is_asked_at_some_positions_is_what_all_of_them_would_say(model, rows, ask):
     tokens, lengths, positions = rows
     everywhere = np.asarray(model(tokens, lengths))
     expected = np.take_along_axis(everywhere, np.asarray(positions)[:, :, None], axis=1)
-    found = logits_at(pack(model), tokens, lengths, positions)
+    found = ask(pack(model), tokens, lengths, positions)
     np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
 
 

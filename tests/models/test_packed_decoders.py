@@ -13,6 +13,7 @@ from models import decoding, generation, packed_encoder_decoder
 from models.beam_search import beam_search
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.packed import pack_decoder
+from tests.models.as_trained import as_trained
 from tests.models.small_decoder import LENGTHS, TOLERANCE, WIDER
 
 BATCH, SOURCE_SIZE, PART = 6, 9, 3
@@ -45,29 +46,17 @@ SOURCE_LENGTHS = np.array([9, 1, 5, 9, 3, 7], np.int32)
 LIMITS = np.full(BATCH, 99, np.int32)
 
 
-def scaled(model):
-    """``model``, with norms that have scales of their own and answers that differ by position."""
-    generator = np.random.default_rng(1)
-
-    def scale(path, leaf):
-        noise = generator.uniform(0.5, 1.5, leaf.shape).astype(np.float32)
-        return leaf * jnp.asarray(20 * noise if "embedding" in str(path) else noise)
-
-    nnx.update(model, jax.tree_util.tree_map_with_path(scale, nnx.state(model)))
-    return model
-
-
 @pytest.fixture(scope="module", params=CONFIGS)
 def pair(request):
     """An encoder-decoder, and the same packed."""
-    model = scaled(EncoderDecoder(CONFIGS[request.param], rngs=nnx.Rngs(0)))
+    model = as_trained(EncoderDecoder(CONFIGS[request.param], rngs=nnx.Rngs(0)))
     return model, packed_encoder_decoder.pack(model)
 
 
 @pytest.fixture(scope="module")
 def decoders(small_decoder):
     """A causal decoder, and the same packed."""
-    model = scaled(nnx.clone(small_decoder))
+    model = as_trained(nnx.clone(small_decoder))
     return model, pack_decoder(model)
 
 

@@ -128,6 +128,13 @@ def test_rows_that_do_not_divide_over_the_threads_are_refused(recipes):
         trainer.run([{"source": recipes["reversal"].batch(0)["source"][:3]}])
 
 
+def test_rows_that_do_not_divide_over_the_microbatches_are_refused(recipes):
+    trainer = trainer_of(recipes["reversal"], num_threads=2, num_microbatches=2)
+    wanted = "rows in a multiple of 4, for 2 threads of 2 microbatches each, got 6"
+    with pytest.raises(DevicesError, match=wanted):
+        trainer.run([{"source": recipes["reversal"].batch(0)["source"][:6]}])
+
+
 def test_what_one_share_raises_ends_the_step():
     def gradient(params, rows):
         raise ZeroDivisionError
