@@ -9,12 +9,25 @@ from models.blocks import TransformerConfig
 from models.encoder import MaskedLanguageModel
 from models.packed import pack, symbol_logits
 
+CONFIG = TransformerConfig(
+    vocab_size=7, embed_dim=24, num_heads=3, num_layers=2, max_seq_len=parts.LENGTH
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return MaskedLanguageModel(CONFIG, rngs=nnx.Rngs(0))
+
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
         ("jit(f)/dot_general", parts.MATRICES),
+        ("jit(f)/jvp()/dot_general", parts.MATRICES),
+        ("jit(f)/transpose(jvp())/dot_general", parts.OF_STATES),
+        ("jit(f)/transpose(jvp())/transpose", parts.COPIES),
         ("jit(f)/BNKH,BNSH->BNKS/dot_general", parts.ATTENTION),
+        ("jit(f)/transpose(jvp(BNKH,BNSH->BNKS))/dot_general", parts.ATTENTION),
         ("jit(f)/jit(_where)/select_n", parts.SOFTMAX),
         ("jit(f)/mul", parts.GATE),
         ("jit(f)/transpose", parts.COPIES),
@@ -22,26 +35,46 @@ from models.packed import pack, symbol_logits
     ],
 )
 def test_operations_are_told_by_their_names(name, kind):
-    assert parts.kind_of(name) == kind
+    assert parts.kind_of(parts.Operation(name, (5, 6))) == kind
 
 
-def test_names_are_read_off_the_compiled_program():
-    compiled = jax.jit(lambda x: jnp.tanh(x) @ x).lower(np.ones((4, 4), np.float32)).compile()
-    assert {parts.kind_of(name) for name in parts.named(compiled.as_text()).values()} >= {
-        parts.MATRICES,
-        parts.GATE,
-    }
+def test_gradients_of_matrices_are_told_by_their_shapes():
+    matrices = frozenset({(5, 6)})
+    transposed = parts.Operation("jit(f)/transpose(jvp())/transpose", (5, 6))
+    assert parts.kind_of(transposed, matrices) == parts.OF_MATRICES
+    assert parts.kind_of(transposed._replace(shape=(6, 5)), matrices) == parts.COPIES
 
 
-def test_products_are_counted_as_xla_counts_them():
-    config = TransformerConfig(
-        vocab_size=7, embed_dim=24, num_heads=3, num_layers=2, max_seq_len=16
-    )
-    packed = pack(MaskedLanguageModel(config, rngs=nnx.Rngs(0)))
+def test_names_and_shapes_are_read_off_the_compiled_program():
+    compiled = jax.jit(lambda x: jnp.tanh(x) @ x).lower(np.ones((4, 3, 3), np.float32)).compile()
+    told = parts.named(compiled.as_text()).values()
+    assert {parts.kind_of(one) for one in told} >= {parts.MATRICES, parts.GATE}
+    assert (4, 3, 3) in {one.shape for one in told}
+
+
+def test_products_of_a_call_are_counted_as_they_are_traced(model):
+    packed = pack(model)
     counted = parts.num_operations(packed, 2, 16)
     tokens, lengths = np.zeros((2, 16), np.int32), np.full(2, 16, np.int32)
     jaxpr = jax.make_jaxpr(lambda *a: symbol_logits(packed, *a))(tokens, lengths)
     assert sum(counted.values()) == sum(2 * product for product in products(jaxpr.jaxpr))
+
+
+def test_products_of_a_gradient_are_counted_as_they_are_compiled(model):
+    work = parts.a_gradient(model)
+    assert set(work.num_operations) < {*parts.KINDS, parts.OF_MATRICES}
+    counted = sum(work.num_operations.values())
+    # XLA counts all else as well, a few operations for each number.
+    assert counted < work.compiled.cost_analysis()["flops"] < 1.5 * counted
+
+
+def test_every_kind_of_product_of_a_gradient_is_found_in_its_program(model):
+    work = parts.a_gradient(model)
+    kinds = [
+        parts.kind_of(one, work.matrices) for one in parts.named(work.compiled.as_text()).values()
+    ]
+    for kind in work.num_operations:
+        assert kinds.count(kind) >= 4 * CONFIG.num_layers
 
 
 def products(jaxpr):
