@@ -51,15 +51,17 @@ def give_back() -> bool:
     return library is not None and library.malloc_trim(0) == 1
 
 
-def settle() -> bool:
+def settle(*, anew: bool = True) -> bool:
     """Takes what is there now for what will stay, and gives back what is free, as ``give_back``.
 
     Python looks through every object that might be garbage in cycles, again and again, and those of
     JAX and its models take it a tenth of a second each time. It never looks again at what is there
-    now, until this is called anew. At what comes later it looks less often than by default, as
-    little of it is garbage in cycles.
+    now, until this is called ``anew``; otherwise what was put aside before, as imports are, stays
+    so. At what comes later it looks less often than by default, as little of it is garbage in
+    cycles.
     """
-    gc.unfreeze()
+    if anew:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)

@@ -115,7 +115,8 @@ def create_app(
     )
 
     async def warm_up() -> None:
-        await asyncio.to_thread(allocator.settle)
+        # At a start there is nothing to be rid of but what loading has left.
+        await asyncio.to_thread(allocator.settle, anew=lifecycle.is_warm)
         await rehearse(app, sorted(registry.models))
         lifecycle.is_warm = compilations.is_ready = True
 
