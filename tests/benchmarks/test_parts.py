@@ -73,8 +73,7 @@ def test_every_kind_of_product_of_a_gradient_is_found_in_its_program(model):
     kinds = [
         parts.kind_of(one, work.matrices) for one in parts.named(work.compiled.as_text()).values()
     ]
-    for kind in work.num_operations:
-        assert kinds.count(kind) >= 4 * CONFIG.num_layers
+    assert set(kinds) >= set(work.num_operations)
 
 
 def products(jaxpr):
