@@ -16,7 +16,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,9 +194,8 @@ def _compiled(function: Any, arguments: Sequence[Any]) -> jax.stages.Compiled:
     return jax.jit(function).lower(*arguments).compile(compiler_options=options)
 
 
-def least_times(work: Work, num_traces: int) -> dict[str, float]:
-    """The least microseconds of every operation of a call, by XLA's names."""
-    names = named(work.compiled.as_text())
+def least_times(work: Work, names: Collection[str], num_traces: int) -> dict[str, float]:
+    """The least microseconds of the operations of these names in a call."""
     least: dict[str, float] = {}
     for _ in range(num_traces):
         with tempfile.TemporaryDirectory() as place:
@@ -211,7 +210,8 @@ def least_times(work: Work, num_traces: int) -> dict[str, float]:
 
 def made_of(work: Work, num_traces: int) -> dict[str, Any]:
     """Microseconds of every operation and by kind, and the rates of the products."""
-    times, names = least_times(work, num_traces), named(work.compiled.as_text())
+    names = named(work.compiled.as_text())
+    times = least_times(work, names, num_traces)
     spent: dict[str, float] = {}
     for name, spent_us in times.items():
         kind = kind_of(names[name], work.matrices)
@@ -226,7 +226,8 @@ def made_of(work: Work, num_traces: int) -> dict[str, Any]:
 
 def rates_of_numpy(model: MaskedLanguageModel, num_calls: int) -> dict[str, float]:
     """The GFLOP/s of products by numpy on one core: a large one, and two of the gradient's."""
-    rows, (width, inner) = NUM_TRAINED * LENGTH, pack(model).blocks[0].mlp.gate.shape
+    rows, block = NUM_TRAINED * LENGTH, model.config.block
+    width, inner = block.embed_dim, block.mlp_dim
     generator = np.random.default_rng(0)
     square, states, matrix, gradient = (
         generator.random(shape, dtype=np.float32)
