@@ -230,8 +230,7 @@ def test_damage_to_any_file_is_refused_or_harmless(bundle, masked_lm, tmp_path):
             except CheckpointError:
                 refused += 1
             path.write_bytes(kept)
-    # How many files hold what a later one took the place of differs from save to save.
-    assert refused > 4
+    assert refused > len(files) / 2
     assert_identical(masked_lm, load_model(bundle).model)
 
 
