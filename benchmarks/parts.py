@@ -54,8 +54,8 @@ MATRICES, OF_STATES, OF_MATRICES, ATTENTION, SOFTMAX, GATE, COPIES, OTHER = (
 )
 # By the end of the name that an operation has in our code; the first that fits.
 KINDS = {
-    ATTENTION: r"->\w+\)*/dot_general",
-    OF_STATES: r"transpose\(jvp\(\)\)/dot_general",
+    ATTENTION: r"->B\w+\)*/dot_general",
+    OF_STATES: r"transpose\(jvp\(.*\)\)/dot_general",
     MATRICES: r"dot_general",
     SOFTMAX: r"reduce_max|exp|reduce_sum|select_n|sub|div",
     GATE: r"tanh|mul",
@@ -169,7 +169,7 @@ def a_gradient(model: MaskedLanguageModel) -> Work:
         ATTENTION: 3 * counted[ATTENTION],
     }
     arguments = params, batch
-    compiled = _compiled(partial(gradients, graph, loss, jnp.dtype("float32"), 1), arguments)
+    compiled = _compiled(partial(gradients, graph, loss, 1), arguments)
     return Work(compiled, arguments, counted, _shapes_of_matrices(packed))
 
 

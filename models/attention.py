@@ -9,12 +9,15 @@ Axis letters: B batch, T query position, S key position, N heads, H head_dim, D 
 Source: Vaswani et al. (2017), arXiv:1706.03762, section 3.2; no biases.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
+
+from models.products import einsum_op
 
 
 class KeyValues(NamedTuple):
@@ -29,12 +32,11 @@ def attend(
 ) -> tuple[Float[Array, "B N T H"], Float[Array, "B N T S"]]:
     """The values averaged by softmax(query . key), and the weights, which sum to 1 over S.
 
-    Scores and softmax are in float32 whatever the inputs are; both results come back in the
-    dtype of the queries. A row whose mask is False everywhere gets uniform weights, never NaN.
+    A row whose mask is False everywhere gets uniform weights, never NaN.
     """
-    scores = jnp.einsum("BNTH,BNSH->BNTS", queries, memory.keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BNTH,BNSH->BNTS", queries, memory.keys)
     scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(queries.dtype)
+    weights = jax.nn.softmax(scores, axis=-1)
     return jnp.einsum("BNTS,BNSH->BNTH", weights, memory.values), weights
 
 
@@ -52,14 +54,14 @@ class MultiHeadAttention(nnx.Module):
         shape = (embed_dim, num_heads, head_dim)
         init = nnx.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
         self.scale = query_scale * head_dim**-0.5
-        self.query_proj = nnx.Einsum("BTD,DNH->BNTH", shape, kernel_init=init, rngs=rngs)
-        self.key_proj = nnx.Einsum("BSD,DNH->BNSH", shape, kernel_init=init, rngs=rngs)
-        self.value_proj = nnx.Einsum("BSD,DNH->BNSH", shape, kernel_init=init, rngs=rngs)
-        self.out_proj = nnx.Einsum(
+        projection = partial(nnx.Einsum, einsum_op=einsum_op, rngs=rngs)
+        self.query_proj = projection("BTD,DNH->BNTH", shape, kernel_init=init)
+        self.key_proj = projection("BSD,DNH->BNSH", shape, kernel_init=init)
+        self.value_proj = projection("BSD,DNH->BNSH", shape, kernel_init=init)
+        self.out_proj = projection(
             "BNTH,NHD->BTD",
             (num_heads, head_dim, embed_dim),
             kernel_init=nnx.initializers.lecun_normal(in_axis=(0, 1), out_axis=2),
-            rngs=rngs,
         )
 
     def project(self, inputs: Float[Array, "B S D"]) -> KeyValues:
@@ -77,11 +79,9 @@ class MultiHeadAttention(nnx.Module):
         return self.out_proj(values), weights
 
 
-def empty_cache(
-    batch: int, size: int, num_heads: int, head_dim: int, dtype: jnp.dtype
-) -> KeyValues:
+def empty_cache(batch: int, size: int, num_heads: int, head_dim: int) -> KeyValues:
     """A key/value cache for ``size`` positions with nothing in it."""
-    zeros = jnp.zeros((batch, num_heads, size, head_dim), dtype=dtype)
+    zeros = jnp.zeros((batch, num_heads, size, head_dim))
     return KeyValues(zeros, zeros)
 
 

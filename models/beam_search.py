@@ -111,7 +111,7 @@ def _start(
         alive=nothing._replace(scores=jnp.where(first & may_grow, 0.0, -jnp.inf)),
         finished=nothing._replace(scores=jnp.where(first & ~may_grow, 0.0, -jnp.inf)),
         last=jnp.full(shape, model.config.bos_id, jnp.int32),
-        caches=model.empty_caches(shape[0] * shape[1], size),
+        caches=model.config.empty_caches(shape[0] * shape[1], size),
     )
 
 

@@ -17,6 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues, MultiHeadAttention, write_cache
+from models.products import linear, times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,10 +67,7 @@ def require_positive(**sizes: int) -> None:
 def embedding(num_embeddings: int, embed_dim: int, *, rngs: nnx.Rngs) -> nnx.Embed:
     """A lookup table drawn from N(0, 0.02)."""
     init = nnx.initializers.normal(stddev=0.02)
-    table = nnx.Embed(num_embeddings, embed_dim, embedding_init=init, rngs=rngs)
-    # The dtype of the draw would be that of every look-up; None follows the parameters as they are.
-    table.dtype = None
-    return table
+    return nnx.Embed(num_embeddings, embed_dim, embedding_init=init, rngs=rngs)
 
 
 class FeedForward(nnx.Module):
@@ -77,13 +75,12 @@ class FeedForward(nnx.Module):
 
     def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
         d, f = config.embed_dim, config.mlp_dim
-        self.gate_proj = nnx.Linear(d, f, use_bias=False, rngs=rngs)
-        self.up_proj = nnx.Linear(d, f, use_bias=False, rngs=rngs)
-        self.down_proj = nnx.Linear(f, d, use_bias=False, rngs=rngs)
+        self.gate_proj = linear(d, f, rngs=rngs)
+        self.up_proj = linear(d, f, rngs=rngs)
+        self.down_proj = linear(f, d, rngs=rngs)
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Transforms every position by itself."""
-        # Of rows in one axis, the gradient of a matrix is one product; of two, it copies first.
         rows = x.reshape(-1, x.shape[-1])
         inner = gated(self.gate_proj(rows), self.up_proj(rows))
         return self.down_proj(inner).reshape(x.shape)
@@ -94,13 +91,12 @@ _Pair = tuple[Float[Array, "R F"], Float[Array, "R F"]]
 
 @jax.custom_vjp
 def gated(gate: Float[Array, "R F"], up: Float[Array, "R F"]) -> Float[Array, "R F"]:
-    """``silu(gate) * up``, in float32; for the gradient, nothing is kept but these two.
+    """``silu(gate) * up``; for the gradient, nothing is kept but these two.
 
     By itself, JAX keeps what lies between as well, which takes longer to write and to read again
     than to compute anew.
     """
-    gate, up, dtype = gate.astype(jnp.float32), up.astype(jnp.float32), gate.dtype
-    return (gate * _sigmoid(gate) * up).astype(dtype)
+    return gate * _sigmoid(gate) * up
 
 
 def _sigmoid(x: Float[Array, "R F"]) -> Float[Array, "R F"]:
@@ -115,10 +111,9 @@ def _gated_forward(
 
 
 def _gated_backward(kept: _Pair, gradient: Float[Array, "R F"]) -> _Pair:
-    gate, up, slope = (array.astype(jnp.float32) for array in (*kept, gradient))
+    gate, up = kept
     opened = _sigmoid(gate)
-    of_gate = slope * up * opened * (1 + gate * (1 - opened))
-    return of_gate.astype(gradient.dtype), (slope * gate * opened).astype(gradient.dtype)
+    return gradient * up * opened * (1 + gate * (1 - opened)), gradient * gate * opened
 
 
 gated.defvjp(_gated_forward, _gated_backward)
@@ -253,11 +248,6 @@ class TransformerStack(nnx.Module):
         )
         self.final_norm = nnx.RMSNorm(config.embed_dim, rngs=rngs)
 
-    @property
-    def dtype(self) -> jnp.dtype:
-        """That of the parameters."""
-        return jnp.dtype(self.token_embedding.embedding.dtype)
-
     def run(
         self,
         tokens: Int[Array, "B T"],
@@ -284,4 +274,4 @@ class TransformerStack(nnx.Module):
     def head(self, states: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits over the symbols."""
         table = self.token_embedding.embedding[: self.config.vocab_size]
-        return jnp.einsum("...D,VD->...V", states, table)
+        return times(states, table.T)

@@ -104,7 +104,7 @@ def _nothing_decoded(
         limits=jnp.full(batch, size, jnp.int32),
         source_lengths=source_lengths,
         memories=memories,
-        caches=config.empty_caches(batch, size, memories[0].keys.dtype),
+        caches=config.empty_caches(batch, size),
     )
 
 
@@ -183,13 +183,10 @@ def pack(state: DecodingState) -> dict[str, Array]:
 
 
 def unpack(model: Model, arrays: Mapping[str, Array]) -> DecodingState:
-    """The state whose arrays ``pack`` gave, in the dtype of the model again."""
-    dtype = model.dtype
+    """The state whose arrays ``pack`` gave."""
     memories, caches = (
         tuple(
-            KeyValues(
-                *(arrays[f"{kind}_{part}_{index}"].astype(dtype) for part in KeyValues._fields)
-            )
+            KeyValues(*(arrays[f"{kind}_{part}_{index}"] for part in KeyValues._fields))
             for index in range(model.config.num_decoder_layers)
         )
         for kind in ("memory", "cache")
@@ -210,7 +207,7 @@ def packed_shapes(
     """What ``pack`` gives for one source padded to ``source_size``."""
 
     def begin() -> dict[str, Array]:
-        memories = config.empty_caches(1, source_size, jnp.dtype(jnp.float32))
+        memories = config.empty_caches(1, source_size)
         size = config.max_new_tokens(source_size)
         return pack(_nothing_decoded(config, jnp.ones(1, jnp.int32), memories, size))
 

@@ -48,7 +48,7 @@ class MaskedLanguageModel(nnx.Module):
         return jax.nn.softmax(self.encoder.head(encoded.states), axis=-1), encoded.weights
 
     def embed(self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]) -> Float[Array, "B D"]:
-        """The mean of the states of a row's own positions, in float32."""
-        states = self.encoder(tokens, lengths).states.astype(jnp.float32)
+        """The mean of the states of a row's own positions."""
+        states = self.encoder(tokens, lengths).states
         real = padding_mask(lengths, tokens.shape[1])[:, 0, :, None]
         return jnp.where(real, states, 0).sum(axis=1) / lengths[:, None].astype(jnp.float32)

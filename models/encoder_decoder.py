@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from models.attention import KeyValues, empty_cache, write_cache
 from models.blocks import BlockConfig, DecoderBlock, TransformerBlock, embedding, require_positive
 from models.masks import causal_mask, combine_masks, padding_mask
+from models.products import linear
 
 SOURCE_ORDERS = ("start", "end")
 
@@ -78,9 +79,9 @@ class EncoderDecoderConfig:
             positions = jnp.maximum(lengths[:, None] - 1 - positions, 0)
         return positions
 
-    def empty_caches(self, batch: int, target_size: int, dtype: jnp.dtype) -> tuple[KeyValues, ...]:
+    def empty_caches(self, batch: int, target_size: int) -> tuple[KeyValues, ...]:
         """A key/value cache for every decoder layer with room for ``target_size`` tokens."""
-        cache = empty_cache(batch, target_size, self.block.num_heads, self.block.head_dim, dtype)
+        cache = empty_cache(batch, target_size, self.block.num_heads, self.block.head_dim)
         return (cache,) * self.num_decoder_layers
 
     @classmethod
@@ -137,12 +138,7 @@ class EncoderDecoder(nnx.Module):
             [DecoderBlock(config.block, rngs=rngs) for _ in range(config.num_decoder_layers)]
         )
         self.decoder_norm = nnx.RMSNorm(d, rngs=rngs)
-        self.head = nnx.Linear(d, v, use_bias=False, rngs=rngs)
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        """That of the parameters."""
-        return jnp.dtype(self.head.kernel.dtype)
+        self.head = linear(d, v, rngs=rngs)
 
     def encode(self, source: Int[Array, "B S"], lengths: Int[Array, " B"]) -> tuple[KeyValues, ...]:
         """The encoded source as each decoder block will read it."""
@@ -206,9 +202,5 @@ class EncoderDecoder(nnx.Module):
         for block, cache, memory in zip(self.decoder_blocks, caches, memories, strict=True):
             written.append(write_cache(cache, block.project(x), positions))
             x = block(x, written[-1], mask, memory, source_mask).x
-        logits = self.head(self.decoder_norm(x))[:, 0].astype(jnp.float32)
+        logits = self.head(self.decoder_norm(x))[:, 0]
         return logits.at[:, self.config.bos_id].set(-jnp.inf), tuple(written)
-
-    def empty_caches(self, batch: int, target_size: int) -> tuple[KeyValues, ...]:
-        """A key/value cache for every decoder layer with room for ``target_size`` tokens."""
-        return self.config.empty_caches(batch, target_size, self.dtype)

@@ -91,7 +91,7 @@ def score(
     model: Model, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
 ) -> Float[Array, "B T V"]:
     """The log-probabilities of whatever may follow each position (natural logarithms)."""
-    return jax.nn.log_softmax(model(tokens, lengths).astype(jnp.float32), axis=-1)
+    return jax.nn.log_softmax(model(tokens, lengths), axis=-1)
 
 
 def start(model: Model, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]) -> GenerationState:
@@ -146,7 +146,7 @@ def _step(
 ) -> tuple[GenerationState, Int[Array, " B"], Float[Array, "B V"]]:
     """The state with one more token of every row, that token, and what all were worth."""
     size = model.config.max_seq_len
-    logits = model.head(state.last).astype(jnp.float32)
+    logits = model.head(state.last)
     chosen = sample(logits, state.num_drawn, sampling)
     positions = jnp.minimum(state.lengths + state.num_drawn, size - 1)
     mask = padding_mask(positions + 1, size)
@@ -202,14 +202,13 @@ def pack(state: GenerationState) -> dict[str, Array]:
 
 
 def unpack(model: Model, arrays: Mapping[str, Array]) -> GenerationState:
-    """The state whose arrays ``pack`` gave, in the dtype of the model again."""
-    dtype = model.dtype
+    """The state whose arrays ``pack`` gave."""
     return GenerationState(
-        last=arrays["last"].astype(dtype),
+        last=arrays["last"],
         lengths=arrays["lengths"],
         num_drawn=arrays["num_drawn"],
         caches=tuple(
-            KeyValues(*(arrays[f"{part}_{index}"].astype(dtype) for part in KeyValues._fields))
+            KeyValues(*(arrays[f"{part}_{index}"] for part in KeyValues._fields))
             for index in range(model.config.num_layers)
         ),
     )

@@ -27,6 +27,7 @@ from models.packed_blocks import (
     attend,
     embedded,
     fed_forward,
+    key_values,
     norm,
     numbers,
     own,
@@ -35,8 +36,8 @@ from models.packed_blocks import (
     place_like,
     split_heads,
     through,
-    times,
 )
+from models.products import times
 
 
 class Read(NamedTuple):
@@ -63,11 +64,6 @@ class PackedStack:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedDecoder(PackedStack):
     """What ``CausalLanguageModel`` does, for models/generation.py."""
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        """That of the parameters."""
-        return jnp.dtype(self.unembedding.dtype)
 
     def __call__(
         self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"]
@@ -169,7 +165,7 @@ def logits_at(
         logits = asked_of(jnp.maximum(places, 0))
         return jax.lax.dynamic_update_slice_in_dim(found, logits, index, axis=1)
 
-    found = jnp.zeros((*positions.shape, packed.unembedding.shape[1]), packed.unembedding.dtype)
+    found = jnp.zeros((*positions.shape, packed.unembedding.shape[1]))
     return jax.lax.fori_loop(0, jnp.max(jnp.sum(positions >= 0, axis=1)), ask, found)
 
 
@@ -190,8 +186,7 @@ def _readable(
     shape, last = packed.shape, packed.blocks[-1]
     x = _before(packed, tokens, lengths, len(packed.blocks) - 1)
     of_queries, of_memory = jnp.split(last.query_key_value, [x.shape[-1]], axis=1)
-    keys, values = jnp.split(times(norm(x, shape), of_memory), 2, axis=-1)
-    memory = KeyValues(split_heads(keys, shape), split_heads(values, shape))
+    memory = key_values(norm(x, shape), of_memory, shape)
     mask = padding_mask(lengths, x.shape[1])
 
     def logits(places: Int[Array, "B K"]) -> Float[Array, "B K V"]:

@@ -5,6 +5,9 @@ multiplied into the matrices behind them, and matrices that read the same input 
 The first block's matrix is multiplied into the embeddings that it reads: a norm divides what comes
 out by one number, so the queries, keys and values of a token at a position are two rows looked up.
 
+Matrices may be kept in half the width, to be multiplied in it (models/products.py); what lies
+between products is float32 all the same.
+
 What is packed once, for inference, is worked out on the host. Inside a compiled function packing is
 a part of it, through which gradients reach the parameters; the first block's matrix then stays by
 itself, as tables that are read once cost more than they save.
@@ -26,10 +29,20 @@ from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues, MultiHeadAttention
 from models.blocks import DecoderBlock, FeedForward, TransformerBlock, gated
+from models.products import times
+
+# Units that multiply narrow numbers take so many rows and columns at a time, or fewer.
+TILE = 32
 
 # On the host while it is packed for inference, on a device afterwards.
 Matrix = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
 Vector = Float[Array, " _"] | Float[np.ndarray, " _"]
+
+
+class Wide:
+    """Arrays that are looked up, added or scaled by, not multiplied: they stay float32."""
+
+    __slots__ = ()
 
 
 @jax.tree_util.register_dataclass
@@ -81,7 +94,7 @@ class PackedDecoderBlock:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackedEmbedding:
+class PackedEmbedding(Wide):
     """Embeddings of tokens and of positions, and what the first block's matrix makes of them.
 
     ``projected_tokens`` and ``projected_positions`` are None where they were not worked out.
@@ -196,6 +209,32 @@ def place_like(packed: Any, param: nnx.Param) -> Any:
     return packed if isinstance(value, Tracer) else jax.device_put(packed, value.sharding)
 
 
+def narrowed(packed: Any, dtype: Any) -> Any:
+    """A packed model with its matrices in ``dtype``.
+
+    Where that is less than float32, feed-forwards have an inner width of whole tiles: zeros, which
+    stay zeros behind the gate.
+    """
+    if jnp.dtype(dtype) == jnp.float32:
+        return packed
+
+    def narrow(part: Any) -> Any:
+        if isinstance(part, PackedFeedForward):
+            part = _in_tiles(part)
+        return part if isinstance(part, Wide) else jax.tree.map(lambda m: m.astype(dtype), part)
+
+    return jax.tree.map(narrow, packed, is_leaf=lambda p: isinstance(p, (Wide, PackedFeedForward)))
+
+
+def _in_tiles(mlp: PackedFeedForward) -> PackedFeedForward:
+    behind = [(0, 0), (0, -mlp.gate.shape[1] % TILE)]
+    return PackedFeedForward(
+        gate=jnp.pad(mlp.gate, behind),
+        up=jnp.pad(mlp.up, behind),
+        down=jnp.pad(mlp.down, behind[::-1]),
+    )
+
+
 def embedded(
     embedding: PackedEmbedding,
     tokens: Int[Array, "B T"],
@@ -206,9 +245,8 @@ def embedded(
     x = embedding.tokens[tokens] + embedding.positions[positions]
     if embedding.projected_tokens is None or embedding.projected_positions is None:
         return x, None
-    of_tokens = embedding.projected_tokens[tokens].astype(jnp.float32)
-    projected = of_tokens + embedding.projected_positions[positions].astype(jnp.float32)
-    return x, (projected * _over_norm(x, shape)).astype(x.dtype)
+    projected = embedding.projected_tokens[tokens] + embedding.projected_positions[positions]
+    return x, projected * _over_norm(x, shape)
 
 
 def own(
@@ -217,6 +255,12 @@ def own(
     """The queries, and the keys and values, of positions that read themselves."""
     queries, keys, values = (split_heads(a, shape) for a in jnp.split(projected, 3, axis=-1))
     return queries, KeyValues(keys, values)
+
+
+def key_values(x: Float[Array, "B S D"], matrix: Matrix, shape: Shape) -> KeyValues:
+    """The keys and values that ``matrix`` makes of ``x``."""
+    keys, values = jnp.split(times(x, matrix), 2, axis=-1)
+    return KeyValues(split_heads(keys, shape), split_heads(values, shape))
 
 
 def through(
@@ -239,28 +283,21 @@ def fed_forward(
 ) -> Float[Array, "B T D"]:
     """``x`` and what the feed-forward adds to it."""
     normed = norm(x, shape).reshape(-1, x.shape[-1])
-    return x + (gated(normed @ mlp.gate, normed @ mlp.up) @ mlp.down).reshape(x.shape)
-
-
-def times(x: Float[Array, "*B D"], matrix: Matrix) -> Float[Array, "*B _"]:
-    """``x @ matrix``, over rows in one axis.
-
-    The gradient of the matrix is one product then; over two axes, XLA copies both operands first.
-    """
-    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], -1)
+    inner = gated(times(normed, mlp.gate), times(normed, mlp.up))
+    return x + times(inner, mlp.down).reshape(x.shape)
 
 
 def attend(
     queries: Float[Array, "B N K H"], memory: KeyValues, mask: Bool[Array, "#B #K S"]
 ) -> tuple[Float[Array, "B K D"], Float[Array, "B N K S"]]:
-    """What every query reads, heads side by side, and the weights; softmax in float32.
+    """What every query reads, heads side by side, and the weights.
 
     Weights that the caller drops cost nothing under ``jax.jit``.
     """
     keys, values = memory
-    scores = jnp.einsum("BNKH,BNSH->BNKS", queries, keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BNKH,BNSH->BNKS", queries, keys)
     scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    weights = jax.nn.softmax(scores, axis=-1)
     return merge_heads(jnp.einsum("BNKS,BNSH->BNKH", weights, values)), weights
 
 
@@ -276,10 +313,9 @@ def merge_heads(x: Float[Array, "B N T H"]) -> Float[Array, "B T D"]:
 
 def norm(x: Float[Array, "*B D"], shape: Shape) -> Float[Array, "*B D"]:
     """RMSNorm without its scale."""
-    return (x.astype(jnp.float32) * _over_norm(x, shape)).astype(x.dtype)
+    return x * _over_norm(x, shape)
 
 
 def _over_norm(x: Float[Array, "*B D"], shape: Shape) -> Float[Array, "*B 1"]:
     """What a norm multiplies by."""
-    wide = x.astype(jnp.float32)
-    return jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + shape.epsilon)
+    return jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + shape.epsilon)

@@ -24,6 +24,7 @@ from models.packed_blocks import (
     attend,
     embedded,
     fed_forward,
+    key_values,
     norm,
     numbers,
     own,
@@ -33,8 +34,8 @@ from models.packed_blocks import (
     place_like,
     split_heads,
     through,
-    times,
 )
+from models.products import times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +50,6 @@ class PackedEncoderDecoder:
     config: EncoderDecoderConfig
     shape: Shape
 
-    @property
-    def dtype(self) -> jnp.dtype:
-        """That of the parameters."""
-        return jnp.dtype(self.head.dtype)
-
     def encode(self, source: Int[Array, "B S"], lengths: Int[Array, " B"]) -> tuple[KeyValues, ...]:
         """The encoded source as each decoder block will read it."""
         shape, size = self.shape, source.shape[1]
@@ -63,7 +59,7 @@ class PackedEncoderDecoder:
         for index, block in enumerate(self.encoder_blocks):
             x = through(block, x, mask, shape, None if index else projected)
         x = norm(x, shape)
-        return tuple(_memory(block, x, shape) for block in self.decoder_blocks)
+        return tuple(key_values(x, block.cross.key_value, shape) for block in self.decoder_blocks)
 
     def read_target(
         self,
@@ -106,12 +102,8 @@ class PackedEncoderDecoder:
             written.append(write_cache(caches[index], new, positions))
             x = x + times(attend(queries, written[-1], mask)[0], block.out)
             x, _ = self._crossed(block, x, memory, source_mask)
-        logits = times(norm(x, self.shape), self.head)[:, 0].astype(jnp.float32)
+        logits = times(norm(x, self.shape), self.head)[:, 0]
         return logits.at[:, self.config.bos_id].set(-jnp.inf), tuple(written)
-
-    def empty_caches(self, batch: int, target_size: int) -> tuple[KeyValues, ...]:
-        """A key/value cache for every decoder layer with room for ``target_size`` tokens."""
-        return self.config.empty_caches(batch, target_size, self.dtype)
 
     def _own(
         self,
@@ -166,8 +158,3 @@ def pack(model: EncoderDecoder) -> PackedEncoderDecoder:
         shape=Shape(num_heads=config.block.num_heads, epsilon=model.encoder_norm.epsilon),
     )
     return place_like(packed, model.head.kernel)
-
-
-def _memory(block: PackedDecoderBlock, x: Float[Array, "B S D"], shape: Shape) -> KeyValues:
-    keys, values = jnp.split(times(x, block.cross.key_value), 2, axis=-1)
-    return KeyValues(split_heads(keys, shape), split_heads(values, shape))

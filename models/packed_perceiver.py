@@ -22,8 +22,10 @@ from models.packed_blocks import (
     PackedFeedForward,
     Shape,
     Vector,
+    Wide,
     attend,
     fed_forward,
+    key_values,
     norm,
     numbers,
     pack_attention,
@@ -41,20 +43,32 @@ from models.perceiver import (
     latent_addresses,
     position_features,
 )
+from models.products import times
 
 # Rows of a batch share the tile of what is read back, and this is the least for each.
 SHORTEST_TILE = 64
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackedPerceiver:
-    """A Perceiver and its reconstruction head; embeddings are scaled already."""
+class PackedVectors(Wide):
+    """What is read, what reads it at first, and the scale of what comes out.
+
+    Embeddings are scaled already.
+    """
 
     token_embedding: Matrix
     latents: Matrix
+    final_scale: Vector
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedPerceiver:
+    """A Perceiver and its reconstruction head."""
+
+    vectors: PackedVectors
     reading: PackedAttention
     blocks: tuple[PackedBlock, ...]
-    final_scale: Vector
     reading_back: PackedAttention
     mlp: PackedFeedForward
     head: Matrix
@@ -75,11 +89,13 @@ def pack(model: PerceiverAutoencoder) -> PackedPerceiver:
     encoder, back, config = model.encoder, model.reconstruction, model.config
     table = numbers(model.token_embedding.embedding)
     packed = PackedPerceiver(
-        token_embedding=table * np.float32(math.sqrt(config.embed_dim)),
-        latents=numbers(encoder.latents),
+        vectors=PackedVectors(
+            token_embedding=table * np.float32(math.sqrt(config.embed_dim)),
+            latents=numbers(encoder.latents),
+            final_scale=numbers(encoder.final_norm.scale),
+        ),
         reading=pack_attention(encoder.cross_attention, encoder.query_norm),
         blocks=tuple(map(pack_block, encoder.blocks)),
-        final_scale=numbers(encoder.final_norm.scale),
         reading_back=pack_attention(back.cross_attention, back.query_norm),
         mlp=pack_feed_forward(back.mlp, back.mlp_norm),
         head=numbers(back.final_norm.scale)[:, None] * numbers(back.head.kernel),
@@ -108,7 +124,7 @@ def encode(
     everything = jnp.ones((1, 1, x.shape[1]), dtype=bool)
     for block in packed.blocks:
         x = through(block, x, everything, packed.shape)
-    return norm(x, packed.shape) * jnp.asarray(packed.final_scale)[None, None]
+    return norm(x, packed.shape) * jnp.asarray(packed.vectors.final_scale)[None, None]
 
 
 def attention(
@@ -125,7 +141,7 @@ def reconstruct(
 ) -> Reconstruction:
     """The latents of text, and the text that is read back from them alone."""
     latents = encode(packed, tokens, lengths)
-    memory = latents @ packed.reading_back.key_value
+    memory = key_values(latents, packed.reading_back.key_value, packed.shape)
     batch, size = tokens.shape
     tile = min(size, max(TILE // batch, SHORTEST_TILE))
 
@@ -138,32 +154,30 @@ def reconstruct(
         )
 
     padded = (batch, size + -size % tile)
-    nothing = jnp.zeros(padded, jnp.int32), jnp.zeros(padded, latents.dtype)
+    nothing = jnp.zeros(padded, jnp.int32), jnp.zeros(padded)
     back, log_probs = over_tiles(step, nothing, size, tile, lengths)
     return Reconstruction(latents, back[:, :size], log_probs[:, :size])
 
 
 def _logits(
     packed: PackedPerceiver,
-    memory: Float[Array, "B M _"],
+    memory: KeyValues,
     lengths: Int[Array, " B"],
     start: Int[Array, ""],
     count: int,
 ) -> Float[Array, "B S V"]:
     """Logits over the symbols at ``count`` positions from ``start`` on, read from ``memory``."""
     shape, back = packed.shape, packed.reading_back
-    keys, values = (split_heads(part, shape) for part in jnp.split(memory, 2, axis=-1))
-    everything = jnp.ones((1, 1, memory.shape[1]), dtype=bool)
+    everything = jnp.ones((1, 1, memory.keys.shape[2]), dtype=bool)
     x = _features(packed, lengths, start, count)
-    queries = split_heads(norm(x, shape) @ back.query, shape)
-    x = x + attend(queries, KeyValues(keys, values), everything)[0] @ back.out
-    return norm(fed_forward(packed.mlp, x, shape), shape) @ jnp.asarray(packed.head)
+    queries = split_heads(times(norm(x, shape), back.query), shape)
+    x = x + times(attend(queries, memory, everything)[0], back.out)
+    return times(norm(fed_forward(packed.mlp, x, shape), shape), packed.head)
 
 
 def _asking(packed: PackedPerceiver, lengths: Int[Array, " B"]) -> Float[Array, "B M D"]:
     """The latents before they have read anything."""
-    latents = jnp.asarray(packed.latents)
-    return latents[None] + latent_addresses(lengths, packed.config).astype(latents.dtype)
+    return jnp.asarray(packed.vectors.latents)[None] + latent_addresses(lengths, packed.config)
 
 
 def _inputs(
@@ -173,7 +187,7 @@ def _inputs(
     start: Int[Array, ""],
 ) -> Float[Array, "B S D"]:
     """What is read of a part of the text, or of the vectors, from ``start`` on."""
-    vectors = jnp.asarray(packed.token_embedding)[source] if source.ndim == 2 else source
+    vectors = jnp.asarray(packed.vectors.token_embedding)[source] if source.ndim == 2 else source
     return vectors + _features(packed, lengths, start, source.shape[1])
 
 
@@ -181,4 +195,4 @@ def _features(
     packed: PackedPerceiver, lengths: Int[Array, " B"], start: Int[Array, ""], count: int
 ) -> Float[Array, "B S D"]:
     positions = (start + jnp.arange(count)).astype(jnp.float32)[None]
-    return position_features(positions, lengths, packed.config).astype(packed.latents.dtype)
+    return position_features(positions, lengths, packed.config)

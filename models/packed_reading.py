@@ -20,7 +20,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues
 from models.masks import padding_mask
-from models.packed_blocks import PackedAttention, Shape, merge_heads, norm, split_heads
+from models.packed_blocks import (
+    PackedAttention,
+    Shape,
+    key_values,
+    merge_heads,
+    norm,
+    split_heads,
+)
+from models.products import product, times
 
 # Inputs that are read at a time.
 TILE = 512
@@ -69,7 +77,7 @@ def read(
     zeros = jnp.zeros((*queries.shape[:3], 1), jnp.float32)
     nothing = _Sums(zeros + jnp.finfo(zeros.dtype).min, zeros, jnp.zeros_like(queries))
     sums = over_tiles(step, nothing, size, tile, lengths)
-    return _out(attention, sums.read / sums.total.astype(queries.dtype), shape, folds=folds)
+    return _out(attention, sums.read / sums.total, shape, folds=folds)
 
 
 def reading_weights(
@@ -85,8 +93,7 @@ def reading_weights(
     queries = _queries(attention, asking, shape, folds=folds)
     memory = _memory(attention, inputs, shape, folds=folds)
     weights = jax.nn.softmax(_scores(queries, memory, padding_mask(lengths, size)), axis=-1)
-    weights = weights.reshape(asking.shape[0], shape.num_heads, asking.shape[1], size)
-    return weights.astype(inputs.dtype)
+    return weights.reshape(asking.shape[0], shape.num_heads, asking.shape[1], size)
 
 
 def over_tiles(
@@ -106,11 +113,11 @@ def over_tiles(
 def _queries(
     attention: PackedAttention, asking: Float[Array, "B M D"], shape: Shape, *, folds: bool
 ) -> Float[Array, "B G Q W"]:
-    queries = split_heads(norm(asking, shape) @ attention.query, shape)
+    queries = split_heads(times(norm(asking, shape), attention.query), shape)
     if not folds:
         return queries
     key, _ = _by_head(attention, shape)
-    folded = jnp.einsum("BNMH,DNH->BNMD", queries, key)
+    folded = product("BNMH,DNH->BNMD", queries, key)
     return folded.reshape(asking.shape[0], 1, -1, asking.shape[2])
 
 
@@ -119,9 +126,9 @@ def _memory(
 ) -> KeyValues:
     """What is asked and read, with groups in place of heads."""
     if folds:
-        return KeyValues(inputs[:, None], inputs[:, None])
-    keys, values = jnp.split(inputs @ attention.key_value, 2, axis=-1)
-    return KeyValues(split_heads(keys, shape), split_heads(values, shape))
+        everything = inputs[:, None].astype(attention.key_value.dtype)
+        return KeyValues(everything, everything)
+    return key_values(inputs, attention.key_value, shape)
 
 
 def _out(
@@ -132,8 +139,8 @@ def _out(
         batch, width = found.shape[0], attention.out.shape[0]
         _, value = _by_head(attention, shape)
         by_head = found.reshape(batch, shape.num_heads, -1, width)
-        found = jnp.einsum("BNMD,DNH->BNMH", by_head, value)
-    return merge_heads(found) @ attention.out
+        found = product("BNMD,DNH->BNMH", by_head, value)
+    return times(merge_heads(found), attention.out)
 
 
 def _by_head(
@@ -149,7 +156,7 @@ def _by_head(
 def _scores(
     queries: Float[Array, "B G Q W"], memory: KeyValues, mask: Bool[Array, "B 1 S"]
 ) -> Float[Array, "B G Q S"]:
-    scores = jnp.einsum("BGQW,BGSW->BGQS", queries, memory.keys, preferred_element_type=jnp.float32)
+    scores = product("BGQW,BGSW->BGQS", queries, memory.keys)
     return jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
 
 
@@ -158,9 +165,9 @@ def _add(sums: _Sums, scores: Float[Array, "B G Q S"], values: Float[Array, "B G
     largest = jnp.maximum(sums.largest, jnp.max(scores, axis=-1, keepdims=True))
     kept = jnp.exp(sums.largest - largest)
     weights = jnp.exp(scores - largest)
-    new = jnp.einsum("BGQS,BGSW->BGQW", weights.astype(values.dtype), values)
+    new = product("BGQS,BGSW->BGQW", weights, values)
     return _Sums(
         largest=largest,
         total=sums.total * kept + jnp.sum(weights, axis=-1, keepdims=True),
-        read=sums.read * kept.astype(values.dtype) + new,
+        read=sums.read * kept + new,
     )

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.attention import MultiHeadAttention
 from models.blocks import BlockConfig, FeedForward, TransformerBlock, embedding, require_positive
 from models.masks import padding_mask
+from models.products import linear
 from models.sines import sine_and_cosine
 
 SHORTEST_RELATIVE = 0.125
@@ -229,7 +230,7 @@ class ReconstructionHead(nnx.Module):
         self.mlp_norm = nnx.RMSNorm(d, rngs=rngs)
         self.mlp = FeedForward(config.block, rngs=rngs)
         self.final_norm = nnx.RMSNorm(d, rngs=rngs)
-        self.head = nnx.Linear(d, config.vocab_size, use_bias=False, rngs=rngs)
+        self.head = linear(d, config.vocab_size, rngs=rngs)
 
     def __call__(
         self, queries: Float[Array, "B T D"], latents: Float[Array, "B M D"]
@@ -260,10 +261,9 @@ class PerceiverAutoencoder(nnx.Module):
 
     def encode_vectors(self, vectors: Float[Array, "B S D"], lengths: Int[Array, " B"]) -> Summary:
         """The summary of ready-made vectors, which take the place of scaled embeddings."""
-        config, dtype, size = self.config, vectors.dtype, vectors.shape[1]
-        inputs = vectors + position_features(_indices(size), lengths, config).astype(dtype)
-        addresses = latent_addresses(lengths, config).astype(dtype)
-        return self.encoder(inputs, padding_mask(lengths, size), addresses)
+        config, size = self.config, vectors.shape[1]
+        inputs = vectors + position_features(_indices(size), lengths, config)
+        return self.encoder(inputs, padding_mask(lengths, size), latent_addresses(lengths, config))
 
     def __call__(
         self, tokens: Int[Array, "B S"], lengths: Int[Array, " B"]
@@ -281,8 +281,7 @@ class PerceiverAutoencoder(nnx.Module):
     def _read_back(
         self, latents: Float[Array, "B M D"], lengths: Int[Array, " B"], size: int
     ) -> Float[Array, "B S V"]:
-        queries = position_features(_indices(size), lengths, self.config)
-        return self.reconstruction(queries.astype(latents.dtype), latents)
+        return self.reconstruction(position_features(_indices(size), lengths, self.config), latents)
 
 
 def _indices(size: int) -> Float[Array, "1 T"]:

@@ -3,7 +3,7 @@
 A program takes rows of different lengths. Rows are padded in numpy to one of the program's
 (batch, length) shapes; every shape is compiled and tried out before the first request, so nothing
 is ever compiled for one. What was compiled at an earlier start is loaded instead of being traced
-and compiled again. Parameters may be kept in half the width; results are float32 anyway.
+and compiled again. What is multiplied may be kept in half the width; results are float32 anyway.
 """
 
 import contextvars
@@ -20,6 +20,8 @@ from flax import nnx
 
 from models.checkpoint import Bundle
 from models.cores import compiler_options
+from models.packed_blocks import narrowed
+from models.products import multiplied_in
 from service.arguments import Arguments, take_apart
 from service.errors import NonFiniteOutput
 from service.executables import NOTHING_KEPT, Executables
@@ -40,22 +42,20 @@ class _Form(NamedTuple):
 
     @classmethod
     def of(cls, model: Any, dtype: Any) -> "_Form":
-        """The parameters of a Flax module, or of a tree of arrays, in ``dtype``."""
+        """The parameters of a Flax module, or of a packed model with its matrices in ``dtype``."""
         if not isinstance(model, nnx.Module):
-            leaves, tree = jax.tree.flatten(model)
-            return cls([_cast(leaf, dtype) for leaf in leaves], tree.unflatten)
+            leaves, tree = jax.tree.flatten(narrowed(model, dtype))
+            return cls(leaves, tree.unflatten)
         graph, state = nnx.split(model)
         leaves, tree = jax.tree.flatten(state)
-        return cls(
-            [_cast(leaf, dtype) for leaf in leaves],
-            lambda leaves: nnx.merge(graph, tree.unflatten(leaves)),
-        )
+        return cls(leaves, lambda leaves: nnx.merge(graph, tree.unflatten(leaves)))
 
 
 class Engine:
     """One model's programs, compiled for one device; any number of threads may run them.
 
-    Parameters lie on the device of ``bundle`` once, in ``dtype``; so does all that is computed.
+    Parameters lie on the device of ``bundle`` once. Numbers are multiplied in ``dtype``, and all
+    else is float32.
     ``call_cost_rows`` is what a call costs by itself, as a number of rows that take as long.
     """
 
@@ -158,9 +158,9 @@ class Engine:
         specs = arguments.specs
 
         def function(leaves: list[jax.Array], *joined: jax.Array) -> dict[str, jax.Array]:
-            ragged, *arrays = take_apart(joined, specs)
-            outputs = program.function(form.rebuild(leaves), _cast(ragged, dtype), *arrays)
-            return {key: _cast(jnp.asarray(array), jnp.float32) for key, array in outputs.items()}
+            with multiplied_in(dtype):
+                outputs = program.function(form.rebuild(leaves), *take_apart(joined, specs))
+            return {key: _widened(jnp.asarray(array)) for key, array in outputs.items()}
 
         (device,) = form.leaves[0].devices()
         lowered = jax.jit(function).lower(form.leaves, *arguments.joined)
@@ -248,10 +248,9 @@ class Slot(NamedTuple):
         return sum(lengths), batch * length
 
 
-def _cast(array: jax.Array, dtype: Any) -> jax.Array:
-    """``array`` in ``dtype``, unless it holds no floating-point numbers or has that dtype."""
-    is_other = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype != dtype
-    return array.astype(dtype) if is_other else array
+def _widened(array: jax.Array) -> jax.Array:
+    """``array``, in float32 if it holds floating-point numbers."""
+    return array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
 
 def _checked(program: str, result: Result) -> Outcome:

@@ -97,8 +97,8 @@ class Settings(BaseSettings):
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="What models compute in: float32, or bfloat16 with half the memory and about "
-        "three digits.",
+        description="What matrices are multiplied in: float32, or bfloat16 with half the memory "
+        "for them, about three digits, and half the time where a processor has units for it.",
     )
     grids: Annotated[dict[str, GridSetting], NoDecode, BeforeValidator(_parse_json)] = Field(
         default={},

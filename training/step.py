@@ -23,6 +23,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from models.products import multiplied_in
 from training.devices import DevicesError, data_mesh, is_one_cpu
 from training.side_by_side import StepsSideBySide
 
@@ -119,8 +120,9 @@ class TrainState(NamedTuple):
 class Trainer:
     """A model's compiled training steps over a mesh of devices, one executable for each shape.
 
-    Parameters and optimiser state are float32; the model computes in ``dtype``. On one CPU,
-    ``num_threads`` share every batch.
+    Parameters and optimiser state are float32, and so is what the model computes but for the
+    numbers that it multiplies, which are rounded to ``dtype``. On one CPU, ``num_threads`` share
+    every batch.
 
     Raises:
         DevicesError: if there are several threads, and not one CPU alone.
@@ -147,7 +149,8 @@ class Trainer:
             TrainState(params, tx.init(params)), self._replicated
         )
         num_parts = optimization.num_microbatches
-        gradient = partial(gradients, self.graph, loss, jnp.dtype(dtype))
+        rounding = multiplied_in(dtype, is_on_one_cpu=is_one_cpu(self.mesh))
+        gradient = partial(gradients, self.graph, rounding(loss))
         step = partial(train_step, partial(gradient, num_parts), tx)
         self._run = jax.jit(partial(jax.lax.scan, step), donate_argnums=0)
         self._compiled: dict[Any, Any] = {}
@@ -236,7 +239,6 @@ def train_step(
 def gradients(
     graph: Any,
     loss: Loss,
-    dtype: Any,
     num_microbatches: int,
     params: Any,
     batch: dict[str, jax.Array],
@@ -244,8 +246,7 @@ def gradients(
     """The loss of a batch, how much it counts, and the loss's gradient: sums over rows."""
 
     def objective(params: Any, part: dict[str, jax.Array]) -> tuple[Any, Any]:
-        cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-        return loss(nnx.merge(graph, cast), part)
+        return loss(nnx.merge(graph, params), part)
 
     gradient = jax.value_and_grad(objective, has_aux=True)
     if num_microbatches == 1:
@@ -277,8 +278,8 @@ def _split(count: int, rows: Array) -> Array:
 
 
 def token_losses(logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Cross-entropy at every position, in nats, in float32."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), tokens)
+    """Cross-entropy at every position, in nats."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens)
 
 
 def counted(values: Float[Array, "B T"], weights: Float[Array, "B T"]) -> Objective:

@@ -8,6 +8,7 @@ from benchmarks import parts
 from models.blocks import TransformerConfig
 from models.encoder import MaskedLanguageModel
 from models.packed import pack, symbol_logits
+from tests.jaxprs import products_of
 
 CONFIG = TransformerConfig(
     vocab_size=7, embed_dim=24, num_heads=3, num_layers=2, max_seq_len=parts.LENGTH
@@ -22,9 +23,9 @@ def model():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("jit(f)/dot_general", parts.MATRICES),
-        ("jit(f)/jvp()/dot_general", parts.MATRICES),
-        ("jit(f)/transpose(jvp())/dot_general", parts.OF_STATES),
+        ("jit(f)/RD,DF->RF/dot_general", parts.MATRICES),
+        ("jit(f)/jvp(RD,DF->RF)/dot_general", parts.MATRICES),
+        ("jit(f)/transpose(jvp(RD,DF->RF))/dot_general", parts.OF_STATES),
         ("jit(f)/transpose(jvp())/transpose", parts.COPIES),
         ("jit(f)/BNKH,BNSH->BNKS/dot_general", parts.ATTENTION),
         ("jit(f)/transpose(jvp(BNKH,BNSH->BNKS))/dot_general", parts.ATTENTION),
@@ -78,12 +79,7 @@ def test_every_kind_of_product_of_a_gradient_is_found_in_its_program(model):
 
 def products(jaxpr):
     """How many numbers are multiplied by each product of a program."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            left = equation.invars[0].aval
-            ((contracted, _), _) = equation.params["dimension_numbers"]
-            yield equation.outvars[0].aval.size * int(np.prod([left.shape[i] for i in contracted]))
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", None)
-            if inner is not None:
-                yield from products(inner)
+    for equation in products_of(jaxpr):
+        left = equation.invars[0].aval
+        ((contracted, _), _) = equation.params["dimension_numbers"]
+        yield equation.outvars[0].aval.size * int(np.prod([left.shape[i] for i in contracted]))

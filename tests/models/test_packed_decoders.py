@@ -13,6 +13,7 @@ from models import decoding, generation, packed_encoder_decoder
 from models.beam_search import beam_search
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.packed import pack_decoder
+from models.packed_blocks import narrowed
 from tests.models.as_trained import as_trained
 from tests.models.small_decoder import LENGTHS, TOLERANCE, WIDER
 
@@ -163,20 +164,18 @@ def test_packed_parameters_are_where_the_plain_ones_were(kind, small_decoder):
     assert {leaf.device for leaf in jax.tree.leaves(packed)} == {device}
 
 
-def test_in_half_the_width_everything_but_the_softmax_is(pair, decoders, prompts):
+def test_matrices_of_half_the_width_answer_nearly_alike(pair, decoders, prompts):
     source = SOURCE, SOURCE_LENGTHS
     pairs = (((*pair[1:],), source, "encode"), ((*decoders[1:],), (prompts, LENGTHS), "read"))
     for (packed,), arrays, name in pairs:
-        half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), packed)
-        assert half.dtype == jnp.bfloat16
+        half = narrowed(packed, jnp.bfloat16)
         run = jax.jit(lambda packed, *arrays, name=name: getattr(packed, name)(*arrays))
-        with jax.numpy_dtype_promotion("standard"):
-            found = run(half, *arrays)
-        assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.bfloat16)}
+        found = run(half, *arrays)
+        assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
         real = np.arange(arrays[0].shape[1])[None] < np.asarray(arrays[1])[:, None]
         for one, other in zip(*map(jax.tree.leaves, (run(packed, *arrays), found)), strict=True):
             apart = np.abs(np.asarray(one) - np.asarray(other, np.float32))
             # Positions are the last axis but one, behind the heads where there are any.
             rows = np.moveaxis(apart, -2, 1)[real]
-            # Rounding in bfloat16 is 1 part in 256.
-            assert rows.mean() < 0.05 * np.abs(one).mean()
+            # Each operand is off by up to 1 part in 512.
+            assert rows.mean() < 0.02 * np.abs(one).mean()

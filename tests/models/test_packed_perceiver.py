@@ -9,6 +9,7 @@ from flax import nnx
 
 from models import packed_perceiver, packed_reading
 from models.checkpoint import load_model
+from models.packed_blocks import narrowed
 from models.packed_perceiver import SHORTEST_TILE, attention, encode, pack, reconstruct
 from models.packed_reading import TILE, is_folded
 from models.perceiver import PerceiverAutoencoder, PerceiverConfig
@@ -178,19 +179,19 @@ def test_a_packed_perceiver_is_where_the_plain_one_was(model):
     assert {leaf.device for leaf in jax.tree.leaves(moved)} == {device}
 
 
-def test_in_half_the_width_everything_but_the_softmax_is(packed, fast):
-    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), packed)
+def test_matrices_of_half_the_width_answer_nearly_alike(packed, fast):
+    narrow = narrowed(packed, jnp.bfloat16)
+    assert narrow.vectors is packed.vectors
     tokens, vectors = draw(LONG)
     lengths = lengths_of(LONG)
     expected = fast(packed, tokens, vectors, lengths)
-    with jax.numpy_dtype_promotion("standard"):
-        found = fast(narrow, tokens, jnp.asarray(vectors, jnp.bfloat16), lengths)
+    found = fast(narrow, tokens, vectors, lengths)
     for values, others in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert values.dtype in (jnp.bfloat16, jnp.int32)
-        if values.dtype == jnp.bfloat16 and others.ndim == 3:
-            # Rounding in bfloat16 is 1 part in 256, in each of a dozen steps.
-            difference = np.asarray(values, np.float32) - np.asarray(others)
-            assert np.sqrt(np.mean(difference**2)) < 0.1
+        assert values.dtype in (jnp.float32, jnp.int32)
+        if values.dtype == jnp.float32 and others.ndim == 3:
+            # Each operand is off by up to 1 part in 512, in a dozen steps.
+            difference = np.asarray(values) - np.asarray(others)
+            assert 0 < np.sqrt(np.mean(difference**2)) < 0.05
 
 
 def test_the_shipped_perceiver_answers_alike_when_it_is_packed():
