@@ -17,6 +17,7 @@ import jax
 from models.checkpoint import Bundle, CheckpointError, ModelCard, find_bundle, load_model, read_card
 from models.cores import num_cores, run_calls_side_by_side
 from models.perceiver import PerceiverConfig
+from models.products import multiplied_in
 from models.vocabulary import Vocabulary
 from training import causal_lm, masked_lm, pair_commands, perceiver, plots, reversal
 from training.causal_lm_ragged import RaggedCausalLMRecipe
@@ -162,6 +163,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("name", metavar="NAME", help="as in checkpoints/NAME/VERSION")
     command.add_argument("--checkpoints", type=Path, default=CHECKPOINTS)
     command.add_argument("--json", action="store_true", help="print JSON")
+    _add_dtype(command)
     _add_corpus(command)
     command.add_argument(
         "--pairs",
@@ -211,7 +213,7 @@ def _add_running(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--microbatches", type=_positive, metavar="N", help="parts of a batch, one after another"
     )
-    command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    _add_dtype(command)
     shared = command.add_mutually_exclusive_group()
     shared.add_argument(
         "--cpu-threads",
@@ -229,6 +231,15 @@ def _add_running(command: argparse.ArgumentParser) -> None:
     several.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
     several.add_argument("--num-processes", type=_positive, metavar="N")
     several.add_argument("--process-id", type=_natural, metavar="I", help="from 0")
+
+
+def _add_dtype(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="what matrices are multiplied in; all else is float32 (default: float32)",
+    )
 
 
 def _natural(text: str) -> int:
@@ -370,14 +381,17 @@ def _command(options: argparse.Namespace, recipe: Recipe) -> str:
 def _evaluate(options: argparse.Namespace) -> None:
     bundle = load_model(find_bundle(options.checkpoints, options.name))
     card = bundle.card
-    figures = _figures(options, bundle)
+    with multiplied_in(options.dtype):
+        figures = _figures(options, bundle)
     recorded = {name: value for name, value in card.figures.items() if name not in figures}
     if options.json:
-        content = {"name": card.name, "version": card.version, "figures": figures}
-        sys.stdout.write(json.dumps({**content, "recorded_in_training": recorded}) + "\n")
+        told = {"name": card.name, "version": card.version, "dtype": options.dtype}
+        told |= {"figures": figures, "recorded_in_training": recorded}
+        sys.stdout.write(json.dumps(told) + "\n")
     else:
         sys.stdout.write(
-            f"{card.name} version {card.version}, recomputed:\n{show(figures, '  ')}\n"
+            f"{card.name} version {card.version}, recomputed in {options.dtype}:\n"
+            f"{show(figures, '  ')}\n"
         )
         sys.stdout.write(f"recorded in training:\n{show(recorded, '  ')}\n")
 

@@ -112,10 +112,24 @@ def test_evaluation_reads_as_lines_without_json(command, monkeypatch, tiny_check
     status, out, _ = command("evaluate", "reversal", "--checkpoints", tiny_checkpoints)
     assert status == 0
     assert out.split("\n")[:3] == [
-        "reversal version 1, recomputed:",
+        "reversal version 1, recomputed in float32:",
         "  exact_match: 0.2500",
         "recorded in training:",
     ]
+
+
+def test_evaluation_tells_what_half_the_width_would_cost(trained, command, corpus_path):
+    root = trained("masked-lm")[3]
+    options = ["--json", "--checkpoints", root, "--corpus", corpus_path]
+    answers = []
+    for dtype in ("float32", "bfloat16"):
+        status, out, _ = command("evaluate", "masked-lm", *options, "--dtype", dtype)
+        assert status == 0
+        answers.append(json.loads(out))
+    assert [answer["dtype"] for answer in answers] == ["float32", "bfloat16"]
+    exact, coarse = (answer["figures"]["validation_loss"] for answer in answers)
+    assert exact != coarse
+    assert coarse == pytest.approx(exact, rel=0.01)
 
 
 @NAMES
