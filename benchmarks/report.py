@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# What matrices may be multiplied in instead of float32.
+NARROW = "bfloat16"
+
 
 def machine(*libraries: str) -> dict[str, Any]:
     """Where and with what something was measured."""
@@ -89,6 +92,29 @@ def compare(
         "fastest_peer": fastest,
         "speed": summary([theirs / own for theirs, own in pairs]),
     }
+
+
+def compare_widths(
+    taken: Mapping[str, Sequence[Sequence[float]]], ours: str, peers: Sequence[str]
+) -> dict[str, Any]:
+    """``compare`` of those in float32, and as ``narrow`` how fast ours is in ``NARROW``.
+
+    That is held against the fastest peer in any width: with narrow numbers, some are slower.
+    """
+    everyone = [*peers, *(name for name in map(narrowed, peers) if name in taken)]
+    narrow = compare(taken, narrowed(ours), everyone)
+    told = {name: narrow[name] for name in ("fastest_peer", "speed")}
+    return compare(taken, ours, peers) | {"narrow": told}
+
+
+def narrowed(name: str) -> str:
+    """What a contestant is called that multiplies matrices in ``NARROW``."""
+    return f"{name}, {NARROW}"
+
+
+def width_of(name: str) -> str:
+    """What the contestant of that name multiplies matrices in."""
+    return NARROW if name.endswith(narrowed("")) else "float32"
 
 
 def spread(found: Mapping[str, float]) -> str:

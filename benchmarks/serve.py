@@ -103,6 +103,7 @@ class Measurement:
             bodies=[json.dumps(contender.request(text)) for text in self._texts],
             wanted=self._wanted,
             found=contender.found,
+            tolerance=contender.tolerance,
             connections=connections,
             seconds=self._options.seconds,
             warm_s=self._options.warm_s,

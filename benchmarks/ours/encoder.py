@@ -22,7 +22,7 @@ NUM_CANDIDATES = 5
 class Encoder:
     """The engine with what is served, and a program that gives all logits."""
 
-    def __init__(self, path: str, length: int) -> None:
+    def __init__(self, path: str, length: int, dtype: str) -> None:
         self.bundle = load_model(Path(path))
         served = next(p for p in fill_mask.programs(self.bundle.card) if p.name == FILL_MASK)
         grid = lanes.at_lengths(served, [length])
@@ -30,7 +30,7 @@ class Encoder:
             replace(served, grid=grid),
             Program(name=WHOLE, function=_whole, ragged=served.ragged, grid=grid, pack=pack),
         )
-        engine = Engine(self.bundle, programs)
+        engine = Engine(self.bundle, programs, dtype)
         engine.warm_up(lambda shape: None)
         self.lanes = lanes.Lanes(engine)
 

@@ -23,7 +23,13 @@ class Contestant:
     """The trainer; the weights are those of ``seed``, which the peers got as arrays."""
 
     def __init__(
-        self, *, weights: str, batches: str, optimization: dict[str, float], seed: int
+        self,
+        *,
+        weights: str,
+        batches: str,
+        optimization: dict[str, float],
+        dtype: str,
+        seed: int,
     ) -> None:
         del weights
         config = TransformerConfig.book(len(vocabulary.symbols))
@@ -34,7 +40,11 @@ class Contestant:
         recipe = MaskedLMRecipe(corpus=nothing, config=config, optimization=settings)
         model = MaskedLanguageModel(config, rngs=nnx.Rngs(seed))
         self.trainer = Trainer(
-            model, recipe.loss, settings, num_threads=threads_for(64, num_cores())
+            model,
+            recipe.loss,
+            settings,
+            dtype=dtype,
+            num_threads=threads_for(64, num_cores()),
         )
 
     def step(self) -> float:

@@ -87,21 +87,21 @@ class Encoder(nn.Module):
 
 
 class Contestant:
-    """The encoder, compiled or not."""
+    """The encoder, compiled or not, in float32 or under autocast."""
 
     def __init__(
-        self, *, weights: str, is_compiled: bool, batch_sizes: list[int], length: int
+        self, *, weights: str, is_compiled: bool, dtype: str, batch_sizes: list[int], length: int
     ) -> None:
         torch.set_num_threads(num_cores())
+        self.is_narrow = dtype != "float32"
         self.model = Encoder(dict(np.load(weights))).eval()
         self.forward: Any = self.model
         if is_compiled:
             # Weights become constants of the compiled function, laid out for its products.
             torch._inductor.config.freezing = True  # noqa: SLF001 - the documented switch
             self.forward = torch.compile(self.model, dynamic=False)
-        with torch.inference_mode():
-            for batch in batch_sizes:
-                self.forward(torch.zeros(batch, length, dtype=torch.int64))
+        for batch in batch_sizes:
+            self._logits(np.zeros((batch, length), np.int64))
 
     def logits(self, tokens: list[list[int]]) -> list[list[list[float]]]:
         """Logits at every position of every row."""
@@ -115,15 +115,18 @@ class Contestant:
         """The library's."""
         return torch.__version__
 
+    def _logits(self, tokens: np.ndarray) -> torch.Tensor:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.is_narrow):
+            return self.forward(torch.from_numpy(tokens)).float()
+
     def _whole(self, tokens: np.ndarray) -> np.ndarray:
         """Logits at every position."""
-        with torch.inference_mode():
-            return self.forward(torch.from_numpy(tokens)).numpy()
+        return self._logits(tokens).numpy()
 
     def _fill(self, tokens: np.ndarray, positions: list[int]) -> list[list[tuple[int, float]]]:
         """The likeliest symbols at one mask of every row, from all logits, as pipelines do."""
+        logits = self._logits(tokens)
         with torch.inference_mode():
-            logits = self.forward(torch.from_numpy(tokens))
             probs = logits[torch.arange(len(tokens)), torch.tensor(positions)].softmax(-1)
             scores, ids = probs.topk(NUM_CANDIDATES)
         return [

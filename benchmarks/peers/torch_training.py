@@ -33,12 +33,22 @@ class MaskedEncoder(Encoder):
 
 
 class Contestant:
-    """Model, optimiser and batches; the step's forward and backward pass compiled or not."""
+    """Model, optimiser and batches; the step's forward and backward pass compiled or not.
+
+    In another width than float32, the forward pass runs under autocast.
+    """
 
     def __init__(
-        self, *, weights: str, batches: str, optimization: dict[str, float], is_compiled: bool
+        self,
+        *,
+        weights: str,
+        batches: str,
+        optimization: dict[str, float],
+        is_compiled: bool,
+        dtype: str,
     ) -> None:
         torch.set_num_threads(num_cores())
+        self.is_narrow = dtype != "float32"
         self.model = MaskedEncoder(dict(np.load(weights)))
         self.forward: Any = torch.compile(self.model) if is_compiled else self.model
         self.max_grad_norm = optimization["max_grad_norm"]
@@ -58,8 +68,9 @@ class Contestant:
         where = masked.flatten().nonzero().squeeze(1)
         # How many are masked differs from batch to batch, and is not to be compiled anew for.
         torch._dynamo.maybe_mark_dynamic(where, 0)  # noqa: SLF001 - the documented function
-        logits = self.forward(inputs.long(), where)
-        loss = functional.cross_entropy(logits, targets.flatten()[where].long())
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.is_narrow):
+            logits = self.forward(inputs.long(), where)
+        loss = functional.cross_entropy(logits.float(), targets.flatten()[where].long())
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import LOCKS, python_of
+from benchmarks.report import NARROW, narrowed
+from benchmarks.serving.answers import TOLERANCE, TOLERANCE_NARROW
 
 CANDIDATES = ("candidates",)
 
@@ -31,6 +33,7 @@ class Contender:
     ready: str = ""
     body: Mapping[str, Any] = field(default_factory=lambda: {"text": "{text}"})
     found: Sequence[str | int] = CANDIDATES
+    tolerance: float = TOLERANCE
     peer: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -149,5 +152,28 @@ def ray_serve(workers: int) -> Contender:
     )
 
 
+# With matrices multiplied in bfloat16, ours and the fastest of the peers.
+OURS_NARROW = replace(
+    OURS,
+    name=narrowed(OURS.name),
+    command=(*SERVICE, "--dtype", NARROW),
+    tolerance=TOLERANCE_NARROW,
+)
+
+
+def plain_fastapi_narrow(workers: int) -> Contender:
+    """The same in bfloat16, as benchmarks/serving/function.py reads it."""
+    wide = plain_fastapi(workers)
+    return replace(
+        wide,
+        name=narrowed(wide.name),
+        environment={**wide.environment, "TRIWIRE_DTYPE": NARROW},
+        tolerance=TOLERANCE_NARROW,
+    )
+
+
 PEERS = tuple(make(n) for make in (plain_fastapi, litserve, bentoml, ray_serve) for n in (1, 2))
-CONTENDERS = {contender.name: contender for contender in (FLOOR, OURS, OURS_ALONE, *PEERS)}
+NARROW_ONES = (OURS_NARROW, *map(plain_fastapi_narrow, (1, 2)))
+CONTENDERS = {
+    contender.name: contender for contender in (FLOOR, OURS, OURS_ALONE, *PEERS, *NARROW_ONES)
+}

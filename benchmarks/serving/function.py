@@ -3,7 +3,7 @@
 It is what our own service runs for such a request, less its checks: the packed encoder at the
 asked positions alone, compiled ahead of time for some batch sizes at the one length that comes,
 and numpy around it. Peers call it with as many texts as they have gathered. ``TRIWIRE_MODEL`` is
-the directory of the bundle.
+the directory of the bundle, ``TRIWIRE_DTYPE`` what matrices are multiplied in, by default float32.
 """
 
 import os
@@ -21,6 +21,7 @@ from models import allocator
 from models.checkpoint import load_model
 from models.cores import num_cores
 from models.packed import logits_at, pack
+from models.packed_blocks import narrowed
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 NUM_CANDIDATES = 5
@@ -33,7 +34,8 @@ class FillMask:
         allocator.keep_memory(1 + num_cores())
         bundle = load_model(Path(os.environ["TRIWIRE_MODEL"]))
         self._vocabulary = bundle.card.vocabulary
-        self._leaves, self._tree = jax.tree.flatten(pack(bundle.model))
+        dtype = os.environ.get("TRIWIRE_DTYPE", "float32")
+        self._leaves, self._tree = jax.tree.flatten(narrowed(pack(bundle.model), dtype))
         self._compiled = {size: self._compile(size) for size in sorted(batch_sizes)}
         for size in self._compiled:
             self([f"{MASK}{'a' * (NUM_CHARACTERS - 1)}"] * size)

@@ -33,7 +33,8 @@ class Plan:
 
     What is answered in the first ``warm_s`` is not counted, then ``seconds`` are. With ``pause_s``
     every request waits for so long before it is sent, which one connection alone can do. ``found``
-    is where the candidates are in an answer; an empty one wants the bytes of ``exact``.
+    is where the candidates are in an answer, and ``tolerance`` how far off their probabilities may
+    be; an empty one wants the bytes of ``exact``.
     """
 
     port: int
@@ -41,6 +42,7 @@ class Plan:
     bodies: Sequence[str]
     wanted: Sequence[Wanted]
     found: Sequence[str | int]
+    tolerance: float
     connections: int
     seconds: float
     warm_s: float
@@ -194,7 +196,7 @@ def _fault(plan: Plan, index: int, status: int, body: bytes) -> str:
         return f"status {status}"
     if not plan.found:
         return "" if body == plan.exact.encode() else "another body"
-    return fault(body, plan.found, plan.wanted[index])
+    return fault(body, plan.found, plan.wanted[index], plan.tolerance)
 
 
 class Load:

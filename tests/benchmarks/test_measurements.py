@@ -75,7 +75,8 @@ def among(names, arrays, **off):
 
 
 def test_the_forward_pass_is_measured_once_all_agree(encoder_arrays, monkeypatch):
-    everyone = among((forward.OURS, *forward.PEERS), encoder_arrays)
+    names = (forward.OURS, *forward.PEERS, forward.OURS_NARROW, forward.PEER_NARROW)
+    everyone = among(names, encoder_arrays)
     there = contextlib.nullcontext((everyone, encoder_arrays))
     monkeypatch.setattr(forward, "everyone", lambda batch_sizes: there)
     results = forward.measure(2, (1, 8))
@@ -86,7 +87,7 @@ def test_the_forward_pass_is_measured_once_all_agree(encoder_arrays, monkeypatch
     assert results["machine"]["onnxruntime"] == "1.0"
     assert results["largest_difference"][8]["ours"] < 1e-9
     assert {process.turns for process in everyone.values()} == {8}
-    assert len(forward.table(results).splitlines()) == 2 + 4
+    assert len(forward.table(results).splitlines()) == 2 * (2 + 4) + 1
 
 
 def test_logits_that_are_off_end_the_measurement(encoder_arrays):
@@ -95,9 +96,20 @@ def test_logits_that_are_off_end_the_measurement(encoder_arrays):
         forward.check(everyone, encoder_arrays, 2)
 
 
+def test_numbers_of_half_the_width_may_be_further_off(encoder_arrays):
+    everyone = among(["ours, bfloat16"], encoder_arrays, **{"ours, bfloat16": 0.1})
+    assert forward.check(everyone, encoder_arrays, 2)["ours, bfloat16"] == pytest.approx(0.1)
+    everyone = among(["ours, bfloat16"], encoder_arrays, **{"ours, bfloat16": 0.4})
+    with pytest.raises(SystemExit, match=r"ours, bfloat16: expected logits to 0\.3, got 0\.4"):
+        forward.check(everyone, encoder_arrays, 2)
+
+
 def test_another_symbol_at_a_mask_ends_the_measurement(encoder_arrays):
     everyone = among(["ours"], encoder_arrays)
-    everyone["ours"].candidates = lambda tokens, positions: [[99]] * len(tokens)
+    best = everyone["ours"].candidates
+    everyone["ours"].candidates = lambda tokens, positions: [
+        [(row[0] + 1) % 28] for row in best(tokens, positions)
+    ]
     with pytest.raises(SystemExit, match=r"ours: expected .* to come first"):
         forward.check(everyone, encoder_arrays, 2)
 

@@ -22,9 +22,11 @@ def compared(names, ours):
 
 
 def of_forward():
-    everyone = (forward.OURS, *forward.PEERS)
+    everyone = (forward.OURS, *forward.PEERS, forward.OURS_NARROW, forward.PEER_NARROW)
+    taken = {name: [[1.0 + index], [1.5 + index]] for index, name in enumerate(everyone)}
+    found = report.compare_widths(taken, forward.OURS, forward.PEERS)
     work = [
-        {"work": work, "batch": batch, **compared(everyone, forward.OURS)}
+        {"work": work, "batch": batch, **found}
         for work in forward.WORKS
         for batch in forward.BATCH_SIZES
     ]
@@ -100,11 +102,15 @@ def test_a_measurement_fills_its_part_of_the_page_with_table_and_picture(name, t
 
 def test_a_table_of_the_forward_pass_tells_speed_and_target():
     module, results = of_forward()
-    last = module.table(results).splitlines()[-1]
+    wide, narrow = (part.splitlines()[-1] for part in module.table(results).split("\n\n"))
     # Ours took 1.0 and 1.5, the fastest peer 2.0 and 2.5.
-    assert last.startswith("| ids to top 5 | 128 | 1.25 (")
-    assert last.endswith("| >= 1.4 |")
-    assert "| 1.83 (" in last
+    assert wide.startswith("| ids to top 5 | 128 | 1.25 (")
+    assert wide.endswith("| >= 1.4 |")
+    assert "| 1.83 (" in wide
+    # In half the width ours took 5.0 and 5.5, and the fastest peer is the same.
+    assert narrow.startswith("| ids to top 5 | 128 | 5.25 (")
+    assert narrow.endswith("| torch.compile |")
+    assert "| 0.427 (" in narrow
 
 
 def test_growth_is_told_over_all_lengths_and_over_the_long_ones():

@@ -41,6 +41,12 @@ def test_what_is_wrong_with_candidates_is_told(candidates, told):
     assert fault_of(candidates) == told
 
 
+def test_scores_may_be_off_by_what_is_granted_and_no_more():
+    rounded = [("a", 0.37), ("c", 0.11), ("b", 0.155), ("d", 0.1), ("f", 0.07)]
+    assert fault(body(rounded), OURS.found, WANTED, 0.05) == ""
+    assert fault(body(rounded), OURS.found, WANTED, 0.02) == "another score"
+
+
 @pytest.mark.parametrize("broken", [b"", b"[]", b'{"results": []}', b'{"results": {"0": 1}}'])
 def test_an_answer_without_candidates_is_told_as_such(broken):
     assert fault(broken, OURS.found, WANTED).startswith("no candidates")
