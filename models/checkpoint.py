@@ -177,7 +177,7 @@ def load_model(bundle: Path, sharding: jax.sharding.Sharding | None = None) -> B
     wiring = WIRINGS[card.wiring]
     try:
         config = wiring.config(**card.config)
-        model = nnx.eval_shape(lambda: wiring.model(config, rngs=nnx.Rngs(0)))
+        model = nnx.eval_shape(lambda: wiring.model(config, rngs=_SameKey()))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{bundle}: config: {error}") from error
     _require_vocabularies(bundle, card)
@@ -194,6 +194,19 @@ def load_model(bundle: Path, sharding: jax.sharding.Sharding | None = None) -> B
     for path, variable in nnx.to_flat_state(abstract):
         variable.set_value(leaves[".".join(map(str, path))])
     return Bundle(card, nnx.merge(graph, abstract))
+
+
+class _SameKey(nnx.Rngs):
+    """Draws for parameters of which only the shapes are asked: one key for all.
+
+    Counting draws takes Flax as long as all else, where it is traced.
+    """
+
+    def __init__(self) -> None:
+        self.key = jax.random.key(0)
+
+    def params(self) -> jax.Array:
+        return self.key
 
 
 def _require_vocabularies(bundle: Path, card: ModelCard) -> None:
