@@ -6,9 +6,8 @@ Two kinds of work: all logits of a batch, and from token ids to the five likelie
 mask of every row, for which ours computes what the masks need and the others everything, as
 pipelines do. All compute in float32; ours and `torch.compile` also with matrices multiplied in
 bfloat16, which is held against the fastest in any width. Before anything is timed, all must give
-the logits of plain arithmetic, as far as their width goes. Everybody is
-a process of its own with a thread for every core; they take turns, and every round begins with
-another.
+the logits of plain arithmetic, as far as their width goes. Everybody is a process of its own with a
+thread for every core; they take turns, and every round begins with another.
 """
 
 import itertools
@@ -35,7 +34,7 @@ OURS, PEERS = "ours", ("torch.compile", "torch eager", "onnxruntime")
 # With matrices multiplied in bfloat16.
 OURS_NARROW, PEER_NARROW = report.narrowed(OURS), report.narrowed(PEERS[0])
 # Logits reach some 10; bfloat16 keeps 8 bits of what goes into each of a dozen products.
-TOLERANCE, TOLERANCE_NARROW = 1e-4, 0.3
+TOLERANCES = {"float32": 1e-4, report.NARROW: 0.3}
 # Calls of a turn, so that all turns take about as long.
 CALLS = {1: 40, 8: 12, 32: 4, 128: 2}
 BUNDLE = Path(__file__).parent.parent / "checkpoints" / "masked-lm" / "1"
@@ -51,7 +50,7 @@ def torch_side(name: str, path: str, batch_sizes: tuple[int, ...]) -> Contestant
     """PyTorch, compiled or eager."""
     setting = {
         "weights": path,
-        "is_compiled": name != "torch eager",
+        "is_compiled": PEERS[1] not in name,
         "dtype": report.width_of(name),
         "batch_sizes": batch_sizes,
         "length": LENGTH,
@@ -91,7 +90,7 @@ def check(processes: Mapping[str, Process], arrays: weights.Arrays, batch: int) 
     at_masks = expected[np.arange(batch), positions]
     found = {}
     for name, process in processes.items():
-        tolerance = TOLERANCE if report.width_of(name) == "float32" else TOLERANCE_NARROW
+        tolerance = TOLERANCES[report.width_of(name)]
         found[name] = float(np.abs(process.call("logits", tokens=tokens) - expected).max())
         if not found[name] < tolerance:
             raise SystemExit(f"{name}: expected logits to {tolerance}, got {found[name]} off")

@@ -32,6 +32,7 @@ from models.checkpoint import load_model
 from models.cores import compiler_options
 from models.encoder import MaskedLanguageModel
 from models.packed import PackedStack, pack, symbol_logits
+from models.products import multiplied_in
 from training.masked_lm import masked_objective
 from training.masking import asked_positions
 from training.step import Objective, gradients
@@ -156,6 +157,7 @@ def a_gradient(model: MaskedLanguageModel) -> Work:
         "positions": asked_positions(masked, MASK_RATE),
     }
 
+    @multiplied_in("float32", is_on_one_cpu=True)
     def loss(model: MaskedLanguageModel, batch: dict[str, jax.Array]) -> Objective:
         return masked_objective(model, batch, jnp.full(NUM_TRAINED, LENGTH))
 

@@ -109,7 +109,7 @@ def compare_widths(
 
 def narrowed(name: str) -> str:
     """What a contestant is called that multiplies matrices in ``NARROW``."""
-    return f"{name}, {NARROW}"
+    return f"{name} {NARROW}"
 
 
 def width_of(name: str) -> str:

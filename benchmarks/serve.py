@@ -5,8 +5,9 @@
 A request is a text of 64 characters with one mask, its answer the likeliest five symbols with their
 probabilities; every answer is compared with what the model says of the text by itself. Beside the
 peers stand the floor, which is uvicorn with an answer that it is given, and the model by itself,
-which is our engine without HTTP. All servers are started first and stopped with SIGSTOP while it is
-not their turn; who begins changes from round to round. Load goes to 127.0.0.1 alone.
+which is our engine without HTTP, in float32. Ours and the fastest peer serve it in bfloat16 too,
+with probabilities to 0.05. All servers are started first and stopped with SIGSTOP while it is not
+their turn; who begins changes from round to round. Load goes to 127.0.0.1 alone.
 """
 
 import argparse
@@ -21,11 +22,12 @@ from typing import Any
 from benchmarks import report
 from benchmarks.peers.processes import Contestant, Process
 from benchmarks.serving import texts, trees
-from benchmarks.serving.answers import NUM_CANDIDATES, Wanted
+from benchmarks.serving.answers import NUM_CANDIDATES
 from benchmarks.serving.contenders import CONTENDERS, Contender, locked_version
 from benchmarks.serving.reference import probabilities
 from benchmarks.serving.server import Server, StartError
 from benchmarks.serving.tables import tables
+from benchmarks.serving.texts import Wanted
 from models.checkpoint import find_bundle
 
 # How long nobody asks anything, to see what a server does then; and between two requests alone.

@@ -86,7 +86,7 @@ class PackedDecoder(PackedStack):
     ) -> Read:
         """The final states; ``caches`` are stored into and read as ``TransformerStack`` does."""
         x, projected = embedded(self.embedding, tokens, positions, self.shape)
-        key_values = []
+        memories = []
         for index, block in enumerate(self.blocks):
             if index or projected is None:
                 projected = times(norm(x, self.shape), block.query_key_value)
@@ -95,8 +95,8 @@ class PackedDecoder(PackedStack):
                 memory = write_cache(caches[index], memory, positions[:, 0])
             x = x + times(attend(queries, memory, mask)[0], block.out)
             x = fed_forward(block.mlp, x, self.shape)
-            key_values.append(memory)
-        return Read(norm(x, self.shape), tuple(key_values))
+            memories.append(memory)
+        return Read(norm(x, self.shape), tuple(memories))
 
     def head(self, states: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits over the symbols."""

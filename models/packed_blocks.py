@@ -29,10 +29,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from models.attention import KeyValues, MultiHeadAttention
 from models.blocks import DecoderBlock, FeedForward, TransformerBlock, gated
-from models.products import times
+from models.products import times, unrounded
 
 # Units that multiply narrow numbers take so many rows and columns at a time, or fewer.
-TILE = 32
+UNIT_WIDTH = 32
 
 # On the host while it is packed for inference, on a device afterwards.
 Matrix = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
@@ -227,7 +227,7 @@ def narrowed(packed: Any, dtype: Any) -> Any:
 
 
 def _in_tiles(mlp: PackedFeedForward) -> PackedFeedForward:
-    behind = [(0, 0), (0, -mlp.gate.shape[1] % TILE)]
+    behind = [(0, 0), (0, -mlp.gate.shape[1] % UNIT_WIDTH)]
     return PackedFeedForward(
         gate=jnp.pad(mlp.gate, behind),
         up=jnp.pad(mlp.up, behind),
@@ -295,10 +295,10 @@ def attend(
     Weights that the caller drops cost nothing under ``jax.jit``.
     """
     keys, values = memory
-    scores = jnp.einsum("BNKH,BNSH->BNKS", queries, keys)
+    scores = unrounded("BNKH,BNSH->BNKS", queries, keys)
     scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
     weights = jax.nn.softmax(scores, axis=-1)
-    return merge_heads(jnp.einsum("BNKS,BNSH->BNKH", weights, values)), weights
+    return merge_heads(unrounded("BNKS,BNSH->BNKH", weights, values)), weights
 
 
 def split_heads(x: Float[Array, "B T D"], shape: Shape) -> Float[Array, "B N T H"]:

@@ -71,8 +71,8 @@ def read(
 
     def step(start: Int[Array, ""], sums: _Sums) -> _Sums:
         memory = _memory(attention, inputs(start, tile), shape, folds=folds)
-        scores = _scores(queries, memory, padding_mask(lengths - start, tile))
-        return _add(sums, scores, memory.values)
+        scores = _scores(queries, memory, padding_mask(lengths - start, tile), folds=folds)
+        return _add(sums, scores, memory.values, folds=folds)
 
     zeros = jnp.zeros((*queries.shape[:3], 1), jnp.float32)
     nothing = _Sums(zeros + jnp.finfo(zeros.dtype).min, zeros, jnp.zeros_like(queries))
@@ -92,7 +92,8 @@ def reading_weights(
     folds = is_folded(asking.shape[1], size, asking.shape[2], shape.num_heads)
     queries = _queries(attention, asking, shape, folds=folds)
     memory = _memory(attention, inputs, shape, folds=folds)
-    weights = jax.nn.softmax(_scores(queries, memory, padding_mask(lengths, size)), axis=-1)
+    scores = _scores(queries, memory, padding_mask(lengths, size), folds=folds)
+    weights = jax.nn.softmax(scores, axis=-1)
     return weights.reshape(asking.shape[0], shape.num_heads, asking.shape[1], size)
 
 
@@ -154,20 +155,29 @@ def _by_head(
 
 
 def _scores(
-    queries: Float[Array, "B G Q W"], memory: KeyValues, mask: Bool[Array, "B 1 S"]
+    queries: Float[Array, "B G Q W"], memory: KeyValues, mask: Bool[Array, "B 1 S"], *, folds: bool
 ) -> Float[Array, "B G Q S"]:
-    scores = product("BGQW,BGSW->BGQS", queries, memory.keys)
+    scores = _multiplied("BGQW,BGSW->BGQS", queries, memory.keys, folds=folds)
     return jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
 
 
-def _add(sums: _Sums, scores: Float[Array, "B G Q S"], values: Float[Array, "B G S W"]) -> _Sums:
+def _add(
+    sums: _Sums, scores: Float[Array, "B G Q S"], values: Float[Array, "B G S W"], *, folds: bool
+) -> _Sums:
     """``sums`` with one more tile."""
     largest = jnp.maximum(sums.largest, jnp.max(scores, axis=-1, keepdims=True))
     kept = jnp.exp(sums.largest - largest)
     weights = jnp.exp(scores - largest)
-    new = product("BGQS,BGSW->BGQW", weights, values)
+    new = _multiplied("BGQS,BGSW->BGQW", weights, values, folds=folds)
     return _Sums(
         largest=largest,
         total=sums.total * kept + jnp.sum(weights, axis=-1, keepdims=True),
         read=sums.read * kept + new,
     )
+
+
+def _multiplied(
+    spec: str, first: Float[Array, "B G Q _"], second: Float[Array, "B G S W"], *, folds: bool
+) -> Float[Array, "B G Q _"]:
+    """What is folded stands in for a product with a matrix, and is rounded as that is."""
+    return product(spec, first, second) if folds else jnp.einsum(spec, first, second)

@@ -3,7 +3,7 @@
 A program takes rows of different lengths. Rows are padded in numpy to one of the program's
 (batch, length) shapes; every shape is compiled and tried out before the first request, so nothing
 is ever compiled for one. What was compiled at an earlier start is loaded instead of being traced
-and compiled again. What is multiplied may be kept in half the width; results are float32 anyway.
+and compiled again. Matrices may be kept, and multiplied, in half the width; all else is float32.
 """
 
 import contextvars
@@ -54,8 +54,8 @@ class _Form(NamedTuple):
 class Engine:
     """One model's programs, compiled for one device; any number of threads may run them.
 
-    Parameters lie on the device of ``bundle`` once. Numbers are multiplied in ``dtype``, and all
-    else is float32.
+    Parameters lie on the device of ``bundle`` once. What goes into a product with a matrix of
+    parameters is rounded to ``dtype``.
     ``call_cost_rows`` is what a call costs by itself, as a number of rows that take as long.
     """
 
@@ -160,7 +160,7 @@ class Engine:
         def function(leaves: list[jax.Array], *joined: jax.Array) -> dict[str, jax.Array]:
             with multiplied_in(dtype):
                 outputs = program.function(form.rebuild(leaves), *take_apart(joined, specs))
-            return {key: _widened(jnp.asarray(array)) for key, array in outputs.items()}
+            return {key: jnp.asarray(array) for key, array in outputs.items()}
 
         (device,) = form.leaves[0].devices()
         lowered = jax.jit(function).lower(form.leaves, *arguments.joined)
@@ -246,11 +246,6 @@ class Slot(NamedTuple):
         lengths = [len(row[program.ragged.name]) for row in rows]
         batch, length = program.shape(len(rows), max(lengths))
         return sum(lengths), batch * length
-
-
-def _widened(array: jax.Array) -> jax.Array:
-    """``array``, in float32 if it holds floating-point numbers."""
-    return array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
 
 def _checked(program: str, result: Result) -> Outcome:

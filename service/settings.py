@@ -97,8 +97,8 @@ class Settings(BaseSettings):
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="What matrices are multiplied in: float32, or bfloat16 with half the memory "
-        "for them, about three digits, and half the time where a processor has units for it.",
+        description="What matrices are multiplied in: float32, or bfloat16, with half the memory "
+        "for them and two to three digits; about half the time on CPUs with units for it.",
     )
     grids: Annotated[dict[str, GridSetting], NoDecode, BeforeValidator(_parse_json)] = Field(
         default={},

@@ -161,7 +161,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
     padding = [record.get("padding_share", 0.0) for record in records]
     seconds_before = records[-1]["seconds"] if records else 0.0
     total = recipe.optimization.num_steps
-    peak = matmul_peak() * trainer.mesh.size * trainer.num_threads
+    peak = matmul_peak(trainer.dtype) * trainer.mesh.size * trainer.num_threads
     started = time.monotonic()
     with (
         stop_signals() as stopped,

@@ -120,9 +120,8 @@ class TrainState(NamedTuple):
 class Trainer:
     """A model's compiled training steps over a mesh of devices, one executable for each shape.
 
-    Parameters and optimiser state are float32, and so is what the model computes but for the
-    numbers that it multiplies, which are rounded to ``dtype``. On one CPU, ``num_threads`` share
-    every batch.
+    All is float32, but what goes into a product with a matrix of parameters is rounded to
+    ``dtype``. On one CPU, ``num_threads`` share every batch.
 
     Raises:
         DevicesError: if there are several threads, and not one CPU alone.
@@ -155,6 +154,7 @@ class Trainer:
         self._run = jax.jit(partial(jax.lax.scan, step), donate_argnums=0)
         self._compiled: dict[Any, Any] = {}
         self._num_microbatches = num_parts
+        self.dtype = dtype
         self.num_threads = num_threads
         self._side_by_side = (
             StepsSideBySide(partial(gradient, 1), partial(update, tx), num_threads, num_parts)

@@ -6,14 +6,13 @@ from typing import Any
 
 import orjson
 
+from benchmarks.serving.texts import Wanted
+
 NUM_CANDIDATES = 5
 # Batches of another size add up in another order, and packed parameters round otherwise.
 TOLERANCE = 1e-4
 # Logits may be off by a tenth where matrices are multiplied in bfloat16.
 TOLERANCE_NARROW = 0.05
-
-# The probability of every symbol at the mask of a text.
-Wanted = Mapping[str, float]
 
 
 def fault(

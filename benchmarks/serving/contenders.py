@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import LOCKS, python_of
-from benchmarks.report import NARROW
+from benchmarks.report import NARROW, narrowed
 from benchmarks.serving.answers import TOLERANCE, TOLERANCE_NARROW
 
 CANDIDATES = ("candidates",)
@@ -155,7 +155,7 @@ def ray_serve(workers: int) -> Contender:
 # With matrices multiplied in bfloat16, ours and the fastest of the peers.
 OURS_NARROW = replace(
     OURS,
-    name=f"{OURS.name} {NARROW}",
+    name=narrowed(OURS.name),
     command=(*SERVICE, "--dtype", NARROW),
     tolerance=TOLERANCE_NARROW,
 )
@@ -166,7 +166,7 @@ def plain_fastapi_narrow(workers: int) -> Contender:
     wide = plain_fastapi(workers)
     return replace(
         wide,
-        name=f"{wide.name} {NARROW}",
+        name=narrowed(wide.name),
         environment={**wide.environment, "TRIWIRE_DTYPE": NARROW},
         tolerance=TOLERANCE_NARROW,
     )

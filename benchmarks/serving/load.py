@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.peers.worker import answer_calls
-from benchmarks.serving.answers import Wanted, fault
+from benchmarks.serving.answers import fault
+from benchmarks.serving.texts import Wanted
 from benchmarks.serving.wire import Answer, WireError, first_answer, post
 
 # How long the last answers may take, and how many requests a plan sends at most.

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from benchmarks.serving.answers import Wanted
-from benchmarks.serving.texts import MASK
+from benchmarks.serving.texts import MASK, Wanted
 from models.checkpoint import load_model
 from models.vocabulary import Vocabulary
 

@@ -106,7 +106,8 @@ def _costs(servers: Mapping[str, Rounds], model: Rounds) -> str:
                 *(_median(rounds, field) for field in ("start_s", "held_mib")),
                 f"{_median(rounds, 'idle_cpu_share'):.1%}",
                 paused_ms,
-                paused_ms - alone_ms,
+                # The model alone was measured in float32.
+                paused_ms - alone_ms if report.width_of(name) == "float32" else "",
                 client_us,
             ]
         )

@@ -1,7 +1,10 @@
 """The requests of the comparison: texts of 64 characters with one mask, no two of them alike."""
 
 import random
+from collections.abc import Mapping
 
+# What is wanted of a text: the probability of every symbol at its mask.
+Wanted = Mapping[str, float]
 NUM_TEXTS = 64
 NUM_CHARACTERS = 64
 MASK = "<mask>"

@@ -1,10 +1,14 @@
+import ast
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks.peers import environments
 from benchmarks.peers.environments import PeerError, python_of
 
+ROOT = Path(__file__).parents[2]
 LOCKED = sorted(environments.LOCKS.glob("*.lock"))
 
 
@@ -84,3 +88,36 @@ def test_every_list_of_a_peer_is_locked():
     listed = {path.stem for path in environments.LOCKS.glob("*.in")}
     assert listed == {lock.stem for lock in LOCKED}
     assert listed
+
+
+def modules_imported(path):
+    """The modules that a file imports, by their full names."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def packages_needed(module, seen):
+    """What is not ours and has to be installed for a module of ours to be imported."""
+    path = ROOT / (module.replace(".", "/") + ".py")
+    if module in seen or not path.exists():
+        return
+    seen.add(module)
+    for imported in modules_imported(path):
+        root = imported.partition(".")[0]
+        if root in {"benchmarks", "models"}:
+            yield from packages_needed(imported, seen)
+        elif root not in sys.stdlib_module_names:
+            yield root
+
+
+def test_peers_have_what_the_function_that_they_serve_imports():
+    seen = set()
+    needed = set(packages_needed("benchmarks.serving.function", seen))
+    assert "models.packed" in seen
+    wanted = (environments.LOCKS / "function.txt").read_text(encoding="utf-8")
+    given = re.findall(r"^([a-z-]+)", wanted, re.MULTILINE)
+    assert needed <= {name.removesuffix("-checkpoint") for name in given}

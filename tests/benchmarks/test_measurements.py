@@ -97,10 +97,10 @@ def test_logits_that_are_off_end_the_measurement(encoder_arrays):
 
 
 def test_numbers_of_half_the_width_may_be_further_off(encoder_arrays):
-    everyone = among(["ours, bfloat16"], encoder_arrays, **{"ours, bfloat16": 0.1})
-    assert forward.check(everyone, encoder_arrays, 2)["ours, bfloat16"] == pytest.approx(0.1)
-    everyone = among(["ours, bfloat16"], encoder_arrays, **{"ours, bfloat16": 0.4})
-    with pytest.raises(SystemExit, match=r"ours, bfloat16: expected logits to 0\.3, got 0\.4"):
+    everyone = among(["ours bfloat16"], encoder_arrays, **{"ours bfloat16": 0.1})
+    assert forward.check(everyone, encoder_arrays, 2)["ours bfloat16"] == pytest.approx(0.1)
+    everyone = among(["ours bfloat16"], encoder_arrays, **{"ours bfloat16": 0.4})
+    with pytest.raises(SystemExit, match=r"ours bfloat16: expected logits to 0\.3, got 0\.4"):
         forward.check(everyone, encoder_arrays, 2)
 
 

@@ -33,7 +33,7 @@ def test_the_table_tells_steps_a_second_and_the_speed_beside_the_faster_peer():
     taken |= {train.OURS_NARROW: [[50.0]] * 2, train.PEER_NARROW: [[150.0]] * 2}
     told = train.table(report.compare_widths(taken, train.OURS, train.PEERS))
     assert "| ours | 100 (100..100) | 10 |" in told
-    assert "| ours, bfloat16 | 50 (50..50) | 20 |" in told
+    assert "| ours bfloat16 | 50 (50..50) | 20 |" in told
     assert told.endswith(
         "Speed: 1.2 (1.2..1.2), target >= 1.0; in bfloat16 2.4 (2.4..2.4), against torch.compile"
     )

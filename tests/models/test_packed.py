@@ -7,7 +7,7 @@ from flax import nnx
 from models.blocks import TransformerConfig
 from models.encoder import MaskedLanguageModel
 from models.packed import logits_at, logits_at_once, pack, symbol_logits
-from models.packed_blocks import TILE, PackedFeedForward, Shape, fed_forward, narrowed
+from models.packed_blocks import UNIT_WIDTH, PackedFeedForward, Shape, fed_forward, narrowed
 from tests.models.as_trained import as_trained
 
 # The same sums in another order.
@@ -80,21 +80,25 @@ def test_a_packed_model_is_where_the_plain_one_was(model):
 
 
 def test_narrow_feed_forwards_have_whole_tiles_of_which_nothing_is_seen():
-    width, inner = 8, TILE + 3
+    width, inner = 8, UNIT_WIDTH + 3
     gate, up, x = (
         jnp.asarray(np.random.default_rng(index).normal(size=shape), jnp.float32)
         for index, shape in enumerate([(width, inner), (width, inner), (1, 5, width)])
     )
     wide = PackedFeedForward(gate=gate, up=up, down=up.T)
     packed = narrowed(wide, jnp.bfloat16)
-    assert [m.shape for m in jax.tree.leaves(packed)] == [(width, 2 * TILE)] * 2 + [
-        (2 * TILE, width)
+    assert [m.shape for m in jax.tree.leaves(packed)] == [(width, 2 * UNIT_WIDTH)] * 2 + [
+        (2 * UNIT_WIDTH, width)
     ]
     as_wide = jax.tree.map(lambda matrix: matrix.astype(jnp.bfloat16), wide)
     shape = Shape(num_heads=1, epsilon=1e-6)
     expected, found = (fed_forward(mlp, x, shape) for mlp in (as_wide, packed))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    assert narrowed(wide, jnp.float32) is wide
+
+
+def test_a_model_that_is_not_narrowed_is_left_alone(model):
+    packed = pack(model)
+    assert narrowed(packed, jnp.float32) is packed
 
 
 def test_matrices_of_half_the_width_answer_nearly_alike(model, rows):

@@ -173,9 +173,11 @@ def test_matrices_of_half_the_width_answer_nearly_alike(pair, decoders, prompts)
         found = run(half, *arrays)
         assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
         real = np.arange(arrays[0].shape[1])[None] < np.asarray(arrays[1])[:, None]
+        errors = []
         for one, other in zip(*map(jax.tree.leaves, (run(packed, *arrays), found)), strict=True):
-            apart = np.abs(np.asarray(one) - np.asarray(other, np.float32))
+            apart = np.abs(np.asarray(one) - np.asarray(other))
             # Positions are the last axis but one, behind the heads where there are any.
             rows = np.moveaxis(apart, -2, 1)[real]
-            # Each operand is off by up to 1 part in 512.
-            assert rows.mean() < 0.02 * np.abs(one).mean()
+            errors.append(rows.mean() / np.abs(one).mean())
+        # Each operand is off by up to 1 part in 512; the first block looks up what it reads.
+        assert 0 < max(errors) < 0.02

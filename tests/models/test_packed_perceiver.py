@@ -13,6 +13,8 @@ from models.packed_blocks import narrowed
 from models.packed_perceiver import SHORTEST_TILE, attention, encode, pack, reconstruct
 from models.packed_reading import TILE, is_folded
 from models.perceiver import PerceiverAutoencoder, PerceiverConfig
+from models.products import multiplied_in
+from tests.jaxprs import products_of
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints" / "perceiver" / "1"
 # The same sums in another order.
@@ -192,6 +194,20 @@ def test_matrices_of_half_the_width_answer_nearly_alike(packed, fast):
             # Each operand is off by up to 1 part in 512, in a dozen steps.
             difference = np.asarray(values) - np.asarray(others)
             assert 0 < np.sqrt(np.mean(difference**2)) < 0.05
+
+
+@pytest.mark.parametrize(("size", "is_narrow"), [(SHORT, False), (FOLDED, True)])
+def test_inputs_are_multiplied_narrowly_where_a_matrix_is_folded_and_not_in_attention(
+    packed, size, is_narrow
+):
+    assert is_folded(CONFIG.num_latents, size, CONFIG.embed_dim, CONFIG.num_heads) == is_narrow
+    tokens, _ = draw(size)
+    with multiplied_in("bfloat16"):
+        jaxpr = jax.make_jaxpr(attention)(narrowed(packed, "bfloat16"), tokens, lengths_of(size))
+    *_, scores = products_of(jaxpr.jaxpr)
+    width = "bfloat16" if is_narrow else "float32"
+    assert {operand.aval.dtype.name for operand in scores.invars} == {width}
+    assert scores.outvars[0].aval.size == BATCH * CONFIG.num_heads * CONFIG.num_latents * size
 
 
 def test_the_shipped_perceiver_answers_alike_when_it_is_packed():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checkpoint import Bundle, ModelCard
-from models.products import product
+from models.products import multiplied_in, product
 from models.vocabulary import Vocabulary
 from service.engine import Engine, Slot
 from service.errors import NonFiniteOutput, TooLarge
@@ -243,11 +243,16 @@ def test_every_wiring_computes_in_half_the_width(wiring, index):
         return function(form.rebuild(leaves), *arrays)
 
     arguments = collate(program, [], *program.grid[0]).views
-    found = products_of(jax.make_jaxpr(run)(form.leaves, *arguments).jaxpr)
-    # Those of many small matrices at once are the attention's.
-    products = [each for each in found if each.params["dimension_numbers"][1] == ((), ())]
-    assert products
-    assert {v.aval.dtype for e in products for v in e.invars} == {jnp.dtype("bfloat16")}
+    with multiplied_in("bfloat16"):
+        found = list(products_of(jax.make_jaxpr(run)(form.leaves, *arguments).jaxpr))
+    widths = {is_batched: set() for is_batched in (False, True)}
+    for each in found:
+        is_batched = each.params["dimension_numbers"][1] != ((), ())
+        widths[is_batched] |= {operand.aval.dtype.name for operand in each.invars}
+    assert widths[False] == {"bfloat16"}
+    # Products of many small matrices at once are the attention's, and a Perceiver's reading, which
+    # is folded at this length.
+    assert widths[True] == {"float32"} | ({"bfloat16"} if wiring == "perceiver" else set())
     # Matrices are kept in it; what is looked up is not, and neither are states.
     assert {leaf.dtype for leaf in form.leaves} == {jnp.dtype("bfloat16"), jnp.dtype("float32")}
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -159,13 +160,26 @@ def test_steps_that_are_dispatched_together_are_the_same_steps(recipes, plain):
         np.testing.assert_allclose(same[name], leaf, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_bfloat16_learns_the_same_and_keeps_float32_parameters(recipes, plain, name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in NAMES]
+    + [("masked-lm", {"num_devices": 8}), ("masked-lm", {"num_threads": 2})],
+)
+def test_bfloat16_learns_the_same_and_keeps_float32_parameters(recipes, plain, name, options):
     exact, _ = plain[name]
-    coarse, params = losses_of(recipes[name], dtype="bfloat16")
+    coarse, params = losses_of(recipes[name], dtype="bfloat16", **options)
     np.testing.assert_allclose(coarse, exact, atol=COARSE)
     assert not np.array_equal(coarse, exact)
     assert {str(leaf.dtype) for leaf in params.values()} == {"float32"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_devices_send_each_other_sums_and_no_rows(recipes, dtype):
+    trainer = trainer_of(recipes["masked-lm"], num_devices=4, dtype=dtype)
+    trainer.run([eight_rows(recipes["masked-lm"])])
+    (compiled,) = trainer._compiled.values()
+    sent = set(re.findall(r" (all-\w+|collective-\w+|reduce-scatter)\(", compiled.as_text()))
+    assert sent == {"all-reduce"}
 
 
 def test_rows_that_do_not_divide_over_the_devices_are_refused(recipes):
