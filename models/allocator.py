@@ -8,6 +8,7 @@ of its own. As many heaps as suit the process, which are kept, cost neither.
 import ctypes
 import gc
 import os
+from pathlib import Path
 from typing import Any
 
 # Parameters of mallopt(3) in glibc, with what they are set to.
@@ -17,6 +18,8 @@ OPTIONS = {
     -1: 2**31 - 1,  # M_TRIM_THRESHOLD, in bytes: nothing is given back.
     -2: 2**26,  # M_TOP_PAD, in bytes: how much is taken from the system at a time.
 }
+# How many times as much as at first a process may hold.
+HOARD = 2
 # Whoever sets one of these has thought about it.
 PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 # How many more objects there must be before Python looks for garbage in them; by default some 700.
@@ -49,6 +52,33 @@ def give_back() -> bool:
     """
     library = _glibc()
     return library is not None and library.malloc_trim(0) == 1
+
+
+class Hoard:
+    """Has memory given back once the process holds twice what it did at first.
+
+    Where one heap serves several threads, what the C library takes for a large aligned array is a
+    little more than what it keeps of it. With something small behind it, the place of one array is
+    therefore too small for the next of the same size, and a process that keeps what it has freed
+    grows by such places from call to call.
+    """
+
+    def __init__(self) -> None:
+        self._usual = 0
+
+    def check(self) -> bool:
+        """Says whether memory was given back; the first call tells how much is usual."""
+        held = _resident_pages()
+        self._usual = self._usual or held
+        return held > HOARD * self._usual and give_back()
+
+
+def _resident_pages() -> int:
+    """How many pages of memory this process holds; 0 where that is not told."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def settle(*, anew: bool = True) -> bool:

@@ -20,6 +20,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
+from models.allocator import Hoard
 from models.checkpoint import ModelCard, find_bundles, num_params, save_model
 from models.wirings import WIRINGS
 from training import plots
@@ -162,6 +163,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
     seconds_before = records[-1]["seconds"] if records else 0.0
     total = recipe.optimization.num_steps
     peak = matmul_peak(trainer.dtype) * trainer.mesh.size * trainer.num_threads
+    hoard = Hoard()
     started = time.monotonic()
     with (
         stop_signals() as stopped,
@@ -181,6 +183,7 @@ def run_steps(recipe: Recipe, trainer: Trainer, run: RunDirectory, save_every: i
             new = trainer.run(batches)
             seconds = time.monotonic() - before
             share = trainer.flops(batches) * len(batches) / seconds / peak
+            hoard.check()
             for loss, batch in zip(new, batches, strict=True):
                 losses.append(float(loss))
                 padding.append(padding_share(batch))

@@ -146,3 +146,27 @@ def test_there_are_as_many_heaps_as_are_asked_for(monkeypatch, asked, heaps):
     monkeypatch.setattr(allocator, "_glibc", Library)
     assert allocator.keep_memory(*asked)
     assert told == {allocator.MAX_HEAPS: heaps, **allocator.OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("held", "given_back"),
+    [([100, 150, 200], []), ([100, 201, 110, 250], [201, 250]), ([0, 0, 0], [])],
+)
+def test_a_hoard_is_given_back_where_it_is_twice_what_it_was(held, given_back, monkeypatch):
+    """Where nobody tells how much is held, nothing is."""
+    from models import allocator
+
+    monkeypatch.setattr(allocator, "_resident_pages", iter(held).__next__)
+    monkeypatch.setattr(allocator, "give_back", lambda: True)
+    hoard = allocator.Hoard()
+    assert [pages for pages in held if hoard.check()] == given_back
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+def test_what_a_process_holds_is_read_in_pages():
+    from models import allocator
+
+    before = allocator._resident_pages()
+    kept = b"x" * 2**26
+    grown = allocator._resident_pages() - before
+    assert grown * os.sysconf("SC_PAGE_SIZE") == pytest.approx(len(kept), rel=0.1)
