@@ -38,6 +38,7 @@ class Contestant:
         # Batches come from the file, so the text is never read.
         nothing = Corpus(np.zeros(1, np.int32), "", "")
         recipe = MaskedLMRecipe(corpus=nothing, config=config, optimization=settings)
+        self.hoard = allocator.Hoard()
         model = MaskedLanguageModel(config, rngs=nnx.Rngs(seed))
         self.trainer = Trainer(
             model,
@@ -49,7 +50,9 @@ class Contestant:
 
     def step(self) -> float:
         """Takes a step; gives its loss, in nats."""
-        return float(self.trainer.run([next(self.batches)])[0])
+        (loss,) = self.trainer.run([next(self.batches)])
+        self.hoard.check()
+        return float(loss)
 
     def losses(self, num_steps: int) -> list[float]:
         """The losses of the next steps."""

@@ -95,7 +95,7 @@ class Countdown(Trainer):
     def __init__(self):
         self.groups = []
         self.mesh = data_mesh()
-        self.num_threads = 1
+        self.num_threads, self.dtype = 1, "float32"
         self.state = TrainState({"w": jnp.zeros(2)}, {})
 
     def run(self, batches):
