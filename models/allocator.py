@@ -18,7 +18,7 @@ OPTIONS = {
     -1: 2**31 - 1,  # M_TRIM_THRESHOLD, in bytes: nothing is given back.
     -2: 2**26,  # M_TOP_PAD, in bytes: how much is taken from the system at a time.
 }
-# How many times as much as at first a process may hold.
+# How many times as much as is usual a process may hold.
 HOARD = 2
 # Whoever sets one of these has thought about it.
 PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
@@ -55,7 +55,9 @@ def give_back() -> bool:
 
 
 class Hoard:
-    """Has memory given back once the process holds twice what it did at first.
+    """Has memory given back once the process holds twice what it usually does.
+
+    That is what it holds at first, or more where it soon needs more again than that.
 
     Where one heap serves several threads, what the C library takes for a large aligned array is a
     little more than what it keeps of it. With something small behind it, the place of one array is
@@ -65,12 +67,15 @@ class Hoard:
 
     def __init__(self) -> None:
         self._usual = 0
+        self._is_fresh = True
 
     def check(self) -> bool:
-        """Says whether memory was given back; the first call tells how much is usual."""
+        """Says whether memory was given back; the first call, and the next one, see the usual."""
         held = _resident_pages()
-        self._usual = self._usual or held
-        return held > HOARD * self._usual and give_back()
+        if self._is_fresh:
+            self._usual = max(self._usual, held)
+        self._is_fresh = held > HOARD * self._usual and give_back()
+        return self._is_fresh
 
 
 def _resident_pages() -> int:

@@ -150,9 +150,16 @@ def test_there_are_as_many_heaps_as_are_asked_for(monkeypatch, asked, heaps):
 
 @pytest.mark.parametrize(
     ("held", "given_back"),
-    [([100, 150, 200], []), ([100, 201, 110, 250], [201, 250]), ([0, 0, 0], [])],
+    [
+        ([100, 150, 200], []),
+        ([100, 201, 110, 250], [201, 250]),
+        # What is needed again at once is no hoard: it would be given back at every call.
+        ([100, 300, 290, 300, 580, 581], [300, 581]),
+        ([100, 300, 40, 201], [300, 201]),
+        ([0, 0, 0], []),
+    ],
 )
-def test_a_hoard_is_given_back_where_it_is_twice_what_it_was(held, given_back, monkeypatch):
+def test_a_hoard_is_given_back_where_it_is_twice_what_is_usual(held, given_back, monkeypatch):
     """Where nobody tells how much is held, nothing is."""
     from models import allocator
 
