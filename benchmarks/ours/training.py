@@ -81,6 +81,6 @@ def read_batches(path: str) -> list[Batch]:
 
 
 if __name__ == "__main__":
-    allocator.keep_memory()
+    allocator.keep_memory(1 + num_cores())
     run_calls_side_by_side()
     answer_calls(Contestant)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -134,6 +135,33 @@ def test_rows_that_do_not_divide_over_the_microbatches_are_refused(recipes):
     wanted = "rows in a multiple of 4, for 2 threads of 2 microbatches each, got 6"
     with pytest.raises(DevicesError, match=wanted):
         trainer.run([{"source": recipes["reversal"].batch(0)["source"][:6]}])
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "most_at_once", "rows_of_calls"),
+    [
+        pytest.param(1, 2**19, {16}, id="all of a share fits"),
+        pytest.param(1, 2**17, {16, 4}, id="as many parts as fit"),
+        pytest.param(2, 2**17, {8, 4}, id="parts are split further"),
+        pytest.param(1, 1, {16, 1}, id="a row at a time where nothing fits"),
+    ],
+)
+def test_a_share_is_worked_out_in_parts_that_fit(num_parts, most_at_once, rows_of_calls):
+    seen = set()
+
+    def gradient(params, batch):
+        seen.add(len(batch["rows"]))
+        # 4,096 numbers of 4 bytes for each row.
+        return jnp.sum(jnp.sin(batch["rows"] @ params) @ params.T)
+
+    random = np.random.default_rng(0)
+    params, rows = (random.standard_normal(shape, np.float32) for shape in ((8, 4096), (32, 8)))
+    steps = StepsSideBySide(
+        gradient, lambda state, total: (state, total), 2, num_parts, most_at_once
+    )
+    _, (total,) = steps.run(TrainState(jnp.asarray(params), ()), [{"rows": rows}])
+    assert seen == rows_of_calls
+    assert total == pytest.approx(np.sum(np.sin(rows @ params) @ params.T), rel=1e-4)
 
 
 def test_what_one_share_raises_ends_the_step():
