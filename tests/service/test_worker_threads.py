@@ -45,6 +45,45 @@ def test_every_thread_prepares_itself_once_and_what_was_asked_for_first_begins_f
     assert [sorted(begun[i : i + 2]) for i in (0, 2, 4)] == [[0, 1], [2, 3], [4, 5]]
 
 
+def test_the_thread_that_was_the_last_to_work_goes_first():
+    names = []
+
+    async def done_by(threads, work):
+        done = asyncio.Event()
+        threads.run(work, done.set)
+        await done.wait()
+
+    async def main():
+        threads = WorkerThreads(3)
+        all_at_once = threading.Barrier(3)
+        await asyncio.gather(
+            *(done_by(threads, lambda: all_at_once.wait(PATIENCE_S)) for _ in range(3))
+        )
+        for _ in range(6):
+            await done_by(threads, lambda: names.append(threading.current_thread().name))
+            # The loop is told before the thread is free again.
+            while len(threads._free) < 3:
+                await asyncio.sleep(0)
+        await asyncio.to_thread(threads.stop)
+
+    asyncio.run(main())
+    assert len(names) == 6
+    assert len(set(names)) == 1
+
+
+def test_threads_start_again_after_they_were_stopped():
+    done = []
+
+    async def main():
+        threads = WorkerThreads(2)
+        for index in range(2):
+            threads.run(lambda index=index: done.append(index), lambda: None)
+            await asyncio.to_thread(threads.stop)
+
+    asyncio.run(main())
+    assert done == [0, 1]
+
+
 def test_stopping_waits_for_all_that_was_asked_for_and_threads_start_with_the_first_work():
     done = []
 
