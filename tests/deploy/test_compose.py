@@ -111,6 +111,15 @@ def test_stages_and_variants_that_are_built_exist():
             assert variant is None or (ROOT / f"requirements-{variant}.lock").exists()
 
 
+def test_an_image_is_built_by_one_service_that_is_there_whenever_another_starts():
+    """Two that build it do so at once, and the second may fail as the image ``already exists``."""
+    builders = [(told["image"], name) for name, told in SERVICES.items() if "build" in told]
+    assert len(dict(builders)) == len(builders)
+    for name in set(OURS) - {builder for _, builder in builders}:
+        assert dict(builders)[SERVICES[name]["image"]] in SERVICES[name]["depends_on"]
+        assert SERVICES[name]["pull_policy"] == "never"
+
+
 def test_images_of_others_have_a_version():
     for name in SERVICES.keys() - set(OURS):
         _, _, version = SERVICES[name]["image"].partition(":")
