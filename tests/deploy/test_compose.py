@@ -45,6 +45,7 @@ def test_every_container_is_read_only_without_capabilities_and_bounded(name):
     assert told["cap_drop"] == ["ALL"]
     assert told["security_opt"] == ["no-new-privileges:true"]
     assert told["deploy"]["resources"]["limits"]["memory"]
+    assert told["logging"]["options"].keys() == {"max-size", "max-file"}
     assert not told.get("privileged")
     assert told["restart"] in ("unless-stopped", "no")
 
