@@ -138,6 +138,14 @@ def test_keys_come_as_a_secret_and_stand_in_no_file_and_no_variable():
     assert not [n for told in SERVICES.values() for n in told.get("environment", ()) if "KEY" in n]
 
 
+@pytest.mark.parametrize("page", ["docs/containers.md", *FILES])
+def test_keys_are_set_up_for_every_command_and_not_for_one(page):
+    """An ``up`` that is not told of the second file starts the service anew, and open to all."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert f"COMPOSE_FILE={':'.join(FILES)}" in text
+    assert f"-f {FILES[1]}" not in text
+
+
 def test_the_gpu_is_reserved_and_asked_for():
     told = SERVICES["triwire-gpu"]
     (device,) = told["deploy"]["resources"]["reservations"]["devices"]
