@@ -67,6 +67,7 @@ def _prepare(settings: Settings) -> Server:
     provider = tracing.exporting() if settings.tracing else None
     if kept := compilation.cache_directory(settings.compilation_cache):
         logger.info("what is compiled is kept in %s", kept)
+        compilation.leave_out_cache_of_jax()
     return Server(create_app(settings, tracer_provider=provider, kept=kept))
 
 

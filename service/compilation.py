@@ -102,6 +102,16 @@ def cache_directory(where: str) -> Path | None:
     return directory
 
 
+def leave_out_cache_of_jax() -> None:
+    """Has JAX keep nothing by itself, whatever its variables say.
+
+    What comes out of its cache cannot be given out again, which shows only when a copy is run.
+    """
+    if jax.config.jax_compilation_cache_dir:
+        logger.info("JAX's own cache of what is compiled is left out")
+    jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003
+
+
 def _base(where: str) -> Path:
     if where != AUTO:
         return Path(where).expanduser()

@@ -10,7 +10,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from models.checkpoint import Bundle, ModelCard
 from models.vocabulary import Vocabulary
 from service import executables
-from service.compilation import CompilationCounter
+from service.compilation import CompilationCounter, leave_out_cache_of_jax
 from service.engine import Engine
 from service.executables import Executables
 from service.programs import Program, Ragged, trial_rows
@@ -88,6 +88,27 @@ def test_a_second_start_neither_traces_nor_compiles_and_answers_the_same(kept):
     assert (counter.total, counter.loaded) == (0, len(GRID))
     assert (first.num_loaded, second.num_loaded) == (0, len(GRID))
     assert scaled(second) == scaled(first) == [2, 4, 6]
+
+
+@pytest.fixture
+def cache_of_jax(tmp_path):
+    """JAX's own cache is on, as its variables would have it."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "jax"))
+    compilation_cache.reset_cache()
+    yield tmp_path / "jax"
+    jax.config.update("jax_enable_compilation_cache", True)
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+
+
+def test_what_is_kept_runs_though_jax_has_been_given_a_cache(cache_of_jax, tmp_path):
+    leave_out_cache_of_jax()
+    device = jax.devices()[0]
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        start(Executables(tmp_path / name, device))
+    assert start(Executables(tmp_path / "other", device)).num_loaded == len(GRID)
+    assert not cache_of_jax.exists()
 
 
 def test_what_is_kept_serves_other_parameters_of_the_same_shape(kept):

@@ -314,6 +314,15 @@ def test_the_process_keeps_what_it_compiles_where_the_setting_says(served, monke
     assert told == ["/kept"]
 
 
+@pytest.mark.parametrize("kept", [None, Path("/kept")])
+def test_the_cache_of_jax_is_left_out_where_the_service_has_its_own(served, monkeypatch, kept):
+    told = []
+    monkeypatch.setattr(compilation, "cache_directory", lambda where: kept)
+    monkeypatch.setattr(compilation, "leave_out_cache_of_jax", lambda: told.append(kept))
+    assert __main__.main([]) == 0
+    assert told == [kept] * bool(kept)
+
+
 def test_settings_do_not_change_once_they_are_made():
     with pytest.raises(ValidationError):
         Settings().port = 1
