@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 
+from models.directories import find_bundles
 from models.vocabulary import Vocabulary
 from models.wirings import WIRINGS
 
@@ -268,14 +269,3 @@ def find_bundle(root: Path, name: str) -> Path:
         listed = ", ".join(sorted(bundles)) or "none"
         raise CheckpointError(f"{root}: expected a model named {name!r}, found {listed}")
     return bundles[name]
-
-
-def find_bundles(root: Path) -> dict[str, Path]:
-    """The directory of the highest version of every model under ``root``, by name."""
-    found: dict[str, Path] = {}
-    for card in sorted(root.glob("*/*/model.json")):
-        version, name = card.parent, card.parent.parent.name
-        highest = int(found[name].name) if name in found else -1
-        if version.name.isdecimal() and int(version.name) > highest:
-            found[name] = version
-    return found

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from models.directories import unreadable_directories
+
 
 def copy_bundles(source: Path, target: Path) -> list[str]:
     """Copies every NAME/VERSION that ``target`` lacks, and names what was copied.
@@ -50,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top.add_argument("source", type=Path, metavar="SOURCE")
     top.add_argument("target", type=Path, metavar="TARGET")
     given = top.parse_args(arguments)
+    for path in unreadable_directories(given.source):
+        sys.stderr.write(f"warning: source: {path} cannot be read and is left out\n")
     try:
         copied = copy_bundles(given.source, given.target)
     except ValueError as error:

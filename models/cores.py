@@ -17,6 +17,8 @@ import jax
 
 POOL_SIZE = "PJRT_NPROC"
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# The same in two files, in systems that have the first version of groups.
+OLD_QUOTA = Path("/sys/fs/cgroup/cpu")
 # A quarter of the time of a core that another thread wants as well.
 NICENESS = 5
 # By default XLA hands operations that are ready together to its pool, where the rest of a call then
@@ -28,12 +30,20 @@ def num_cores() -> int:
     """The CPU cores that this process may use, by its affinity and by the quota of its group."""
     affine = getattr(os, "sched_getaffinity", None)
     cores = len(affine(0)) if affine else os.cpu_count() or 1
-    try:
+    return max(1, min(cores, math.ceil(_quota() or cores)))
+
+
+def _quota() -> float | None:
+    """How many cores' time the group of this process may take; None where nobody has set that."""
+    # No such file, or "max", or -1: there is no quota.
+    with contextlib.suppress(OSError, ValueError):
         quota, period = QUOTA.read_text(encoding="ascii").split()
-        return max(1, min(cores, math.ceil(int(quota) / int(period))))
-    # No such file, or "max": nobody has set a quota.
-    except (OSError, ValueError):
-        return cores
+        return int(quota) / int(period)
+    with contextlib.suppress(OSError, ValueError):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        quota, period = (int((OLD_QUOTA / name).read_text(encoding="ascii")) for name in names)
+        return quota / period if quota > 0 else None
+    return None
 
 
 def compiler_options(device: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 from pydantic import ValidationError
 
 from models import allocator, cores
-from models.checkpoint import find_bundles
+from models.directories import find_bundles, unreadable_directories
 from service import compilation, device, logs, tracing
 from service.app import create_app
 from service.server import Server
@@ -74,9 +74,11 @@ def _prepare(settings: Settings) -> Server:
 def _require_models(settings: Settings) -> None:
     found = find_bundles(settings.checkpoints)
     if not found:
+        closed = unreadable_directories(settings.checkpoints)
         raise ValueError(
             f"checkpoints: expected models as NAME/VERSION/model.json under "
             f"{settings.checkpoints}, found none"
+            + "".join(f"; {path} cannot be read" for path in closed)
         )
     for selected in settings.models:
         is_there = (settings.checkpoints / selected / "model.json").is_file()

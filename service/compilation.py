@@ -107,7 +107,7 @@ def leave_out_cache_of_jax() -> None:
 
     What comes out of its cache cannot be given out again, which shows only when a copy is run.
     """
-    if jax.config.jax_compilation_cache_dir:
+    if getattr(jax.config, "jax_compilation_cache_dir", None):
         logger.info("JAX's own cache of what is compiled is left out")
     jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003
 

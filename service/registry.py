@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import ModelCard, find_bundles
+from models.checkpoint import ModelCard
+from models.directories import find_bundles, unreadable_directories
 from service import compilation
 from service.bundles import ReadBundle, read_bundle, read_card
 from service.device import call_cost_rows, find_device
@@ -101,11 +102,14 @@ class Registry:
 
         What is loaded already and has not changed stays. A bundle that fails is logged and noted in
         ``failures``; what was served under its name before goes on serving, but an older version
-        on disk never stands in for it.
+        on disk never stands in for it. A bundle that is gone has not failed any more.
         """
+        for path in unreadable_directories(root):
+            logger.warning("%s cannot be read and is left out", path)
         try:
             with self._turn, ThreadPoolExecutor(1, thread_name_prefix="reader") as reader:
                 plan = sorted(self._plan(root).items())
+                self._forget_failures_but(dict(plan), name)
                 chosen = [(wanted, paths) for wanted, paths in plan if name in (None, wanted)]
                 for wanted, found in self._read_ahead(reader, chosen):
                     self._load(root, wanted, found)
@@ -113,6 +117,12 @@ class Registry:
                 self._tell_of_unknown_grids()
         finally:
             self.is_loaded = True
+
+    def _forget_failures_but(self, plan: Mapping[str, Sequence[Path]], name: str | None) -> None:
+        """Failures count no more where nothing is there to be loaded."""
+        for failed in self.failures.keys() - plan.keys():
+            if name in (None, failed):
+                del self.failures[failed]
 
     def _read_ahead(
         self, reader: Executor, plan: Sequence[tuple[str, Sequence[Path]]]

@@ -68,7 +68,8 @@ def address():
 
 def _programs():
     """The names of everything that serving the shipped models compiles."""
-    from models.checkpoint import find_bundles, read_card
+    from models.checkpoint import read_card
+    from models.directories import find_bundles
     from service.tasks import PROGRAMS
 
     cards = [read_card(path)[0] for path in find_bundles(ROOT / "checkpoints").values()]

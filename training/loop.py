@@ -21,7 +21,8 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from models.allocator import Hoard
-from models.checkpoint import ModelCard, find_bundles, num_params, save_model
+from models.checkpoint import ModelCard, num_params, save_model
+from models.directories import find_bundles
 from models.wirings import WIRINGS
 from training import plots
 from training.card import write_model_card

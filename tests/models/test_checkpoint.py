@@ -17,13 +17,13 @@ from models.checkpoint import (
     CheckpointError,
     digest,
     find_bundle,
-    find_bundles,
     flatten,
     load_model,
     num_params,
     read_card,
     save_model,
 )
+from models.directories import find_bundles, unreadable_directories
 from models.encoder import MaskedLanguageModel
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.vocabulary import BOS, EOS, MASK, Vocabulary
@@ -367,6 +367,18 @@ def test_the_highest_version_wins_by_number(tmp_path):
     (tmp_path / "model" / "12").mkdir()
     assert find_bundles(tmp_path) == {"model": tmp_path / "model" / "10"}
     assert find_bundle(tmp_path, "model").name == "10"
+
+
+def test_directories_that_are_shut_are_told_down_to_those_of_versions(tmp_path, monkeypatch):
+    for directory in ("model/1/params", "model/2", "lost+found"):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "notes").write_text("")
+    assert unreadable_directories(tmp_path) == []
+    shut = {tmp_path / "lost+found", tmp_path / "model" / "2", tmp_path / "model" / "1" / "params"}
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in shut)
+    assert unreadable_directories(tmp_path) == [tmp_path / "lost+found", tmp_path / "model" / "2"]
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert unreadable_directories(tmp_path)[0] == tmp_path
 
 
 def test_a_name_that_is_missing_is_answered_with_those_there_are(tiny_checkpoints, tmp_path):

@@ -25,7 +25,8 @@ def test_everything_is_copied_into_a_directory_that_is_not_there_yet(tiny_checkp
 
 
 def test_a_copy_can_be_loaded(tiny_checkpoints, target):
-    from models.checkpoint import find_bundles, load_model
+    from models.checkpoint import load_model
+    from models.directories import find_bundles
 
     copy_bundles(tiny_checkpoints, target)
     assert load_model(find_bundles(target)["reversal"]).card.name == "reversal"
@@ -82,3 +83,11 @@ def test_it_says_what_it_copied(tiny_checkpoints, target, capsys):
     assert "reversal/1" in capsys.readouterr().out
     assert main([str(tiny_checkpoints), str(target)]) == 0
     assert "nothing" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_is_told_of(tiny_checkpoints, target, monkeypatch, capsys):
+    shut = tiny_checkpoints / "reversal"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != shut)
+    assert main([str(tiny_checkpoints), str(target)]) == 0
+    expected = f"warning: source: {shut} cannot be read and is left out\n"
+    assert capsys.readouterr().err == expected

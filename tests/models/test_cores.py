@@ -109,6 +109,16 @@ def test_a_quota_below_one_core_is_one_core(monkeypatch, tmp_path):
     assert cores.num_cores() == 1
 
 
+@pytest.mark.parametrize(("quota", "count"), [("-1", 4), ("200000", 2), ("150000", 2), ("1", 1)])
+def test_a_quota_is_found_in_the_older_kind_of_groups_too(quota, count, monkeypatch, tmp_path):
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: range(4))
+    monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(cores, "OLD_QUOTA", tmp_path)
+    (tmp_path / "cpu.cfs_quota_us").write_text(f"{quota}\n", encoding="ascii")
+    (tmp_path / "cpu.cfs_period_us").write_text("100000\n", encoding="ascii")
+    assert cores.num_cores() == count
+
+
 def test_calls_run_side_by_side_unless_the_environment_says_how_many_threads(monkeypatch):
     told = []
     monkeypatch.setattr(jax.config, "update", lambda *change: told.append(change))

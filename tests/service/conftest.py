@@ -105,7 +105,8 @@ def call(checkpoints):
     """
     from flax import nnx
 
-    from models.checkpoint import find_bundles, load_model
+    from models.checkpoint import load_model
+    from models.directories import find_bundles
 
     states = {
         name: nnx.split(load_model(path).model) for name, path in find_bundles(checkpoints).items()

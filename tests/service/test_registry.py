@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.checkpoint import Bundle, find_bundles, save_model
+from models.checkpoint import Bundle, save_model
+from models.directories import find_bundles
 from models.wirings import WIRINGS
 from service import tasks
 from service.engine import Engine
@@ -126,6 +127,29 @@ def test_a_damaged_bundle_is_reported_and_takes_no_other_down(copied, damage, ca
         registry.choose(None, "encoder")
     assert registry.choose(None, "decoder").card.name == "causal-lm"
     registry.require_ready()
+
+
+@pytest.mark.parametrize("name", [None, "reversal"])
+def test_what_is_gone_has_not_failed_any_more(copied, name):
+    (copied / "reversal" / "1" / "model.json").write_text("{}")
+    (copied / "masked-lm" / "1" / "model.json").write_text("{}")
+    registry = load(copied)
+    assert registry.failures.keys() == {"masked-lm", "reversal"}
+    shutil.rmtree(copied / "reversal")
+    registry.load(copied, "masked-lm")
+    assert registry.failures.keys() == {"masked-lm", "reversal"}
+    registry.load(copied, name)
+    assert registry.failures.keys() == {"masked-lm"}
+    with pytest.raises(ModelNotFound):
+        registry.find("reversal")
+
+
+def test_directories_that_are_shut_are_told_of_and_the_others_served(copied, monkeypatch, caplog):
+    shut = copied / "lost+found"
+    shut.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != shut)
+    assert load(copied).failures == {}
+    assert f"{shut} cannot be read and is left out" in caplog.text
 
 
 def test_parameters_that_are_not_finite_are_named(copied):

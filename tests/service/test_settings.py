@@ -307,6 +307,15 @@ def test_what_is_not_there_is_named_with_status_1_and_nothing_is_served(
     assert served == []
 
 
+def test_directories_that_are_shut_are_told_where_no_model_is_found(
+    served, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setenv("TRIWIRE_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    assert __main__.main([]) == 1
+    assert capsys.readouterr().err.endswith(f"found none; {tmp_path} cannot be read\n")
+
+
 def test_the_process_keeps_what_it_compiles_where_the_setting_says(served, monkeypatch):
     told = []
     monkeypatch.setattr(compilation, "cache_directory", told.append)

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 
 from service.worker_threads import WorkerThreads
 from tests.service.fakes import PATIENCE_S
@@ -46,25 +47,25 @@ def test_every_thread_prepares_itself_once_and_what_was_asked_for_first_begins_f
 
 
 def test_the_thread_that_was_the_last_to_work_goes_first():
-    names = []
-
-    async def done_by(threads, work):
-        done = asyncio.Event()
-        threads.run(work, done.set)
-        await done.wait()
+    names, gates = [], [threading.Event() for _ in range(3)]
 
     async def main():
         threads = WorkerThreads(3)
-        all_at_once = threading.Barrier(3)
-        await asyncio.gather(
-            *(done_by(threads, lambda: all_at_once.wait(PATIENCE_S)) for _ in range(3))
-        )
+        for gate in gates:
+            threads.run(lambda gate=gate: gate.wait(PATIENCE_S), lambda: None)
+        for gate in gates:
+            gate.set()
         for _ in range(6):
-            await done_by(threads, lambda: names.append(threading.current_thread().name))
-            # The loop is told before the thread is free again.
-            while len(threads._free) < 3:
-                await asyncio.sleep(0)
+            # The loop is told before a thread is free again.
+            await asyncio.to_thread(all_free, threads)
+            threads.run(lambda: names.append(threading.current_thread().name), lambda: None)
         await asyncio.to_thread(threads.stop)
+
+    def all_free(threads):
+        deadline = time.monotonic() + PATIENCE_S
+        while len(threads._free) < len(gates):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
     asyncio.run(main())
     assert len(names) == 6

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.checkpoint import find_bundles, load_model, read_card
+from models.checkpoint import load_model, read_card
+from models.directories import find_bundles
 from models.wirings import WIRINGS
 from training import cli, corpus
 from training.causal_lm import CausalLMRecipe
