@@ -51,15 +51,16 @@ def compiler_options(device: Any) -> dict[str, Any]:
     return IN_ORDER if device.platform == "cpu" else {}
 
 
-def run_calls_side_by_side() -> bool:
+def run_calls_side_by_side(pool_size: int = 1) -> bool:
     """Has every call on the CPU run in the thread that makes it, and says whether it could.
 
+    What a call hands to XLA's pool all the same, ``pool_size`` threads of the pool share.
     Call it before JAX has started any device. Whoever has set ``PJRT_NPROC``, the size of the pool
     of threads of XLA, has thought about it.
     """
     if POOL_SIZE in os.environ:
         return False
-    os.environ[POOL_SIZE] = "1"
+    os.environ[POOL_SIZE] = str(pool_size)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # noqa: FBT003
     return True
 

@@ -23,7 +23,13 @@ from training import causal_lm, masked_lm, pair_commands, perceiver, plots, reve
 from training.causal_lm_ragged import RaggedCausalLMRecipe
 from training.corpus import CorpusError, is_book, load_corpus
 from training.cost_curve import measure_cost
-from training.devices import DevicesError, join_processes, split_cpu, threads_for
+from training.devices import (
+    DevicesError,
+    join_processes,
+    pool_size_for,
+    split_cpu,
+    threads_for,
+)
 from training.loop import Interrupted, RunOptions, TrainingError, show, train
 from training.masked_lm_ragged import RaggedMaskedLMRecipe
 from training.own_text import BUILD
@@ -311,7 +317,8 @@ def _num_threads(options: argparse.Namespace, optimization: Optimization) -> int
         return 1
     num_rows = optimization.batch_size // optimization.num_microbatches
     count = threads_for(num_rows, options.cpu_threads or num_cores())
-    return count if count > 1 and run_calls_side_by_side() else 1
+    pool_size = pool_size_for(options.dtype, count)
+    return count if count > 1 and run_calls_side_by_side(pool_size) else 1
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:

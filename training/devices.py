@@ -88,6 +88,15 @@ def threads_for(num_rows: int, wanted: int) -> int:
     return count
 
 
+def pool_size_for(dtype: str, num_threads: int) -> int:
+    """How many threads of XLA's pool there are best beside ``num_threads`` that share a batch.
+
+    In half the width many matrices are rounded at once, and calls go on in the pool after that:
+    with one thread there, those that do take turns (docs/decisions/0036-a-pool-for-bfloat16.md).
+    """
+    return 1 if dtype == "float32" else num_threads
+
+
 def is_one_cpu(mesh: Mesh) -> bool:
     """Whether there is one device, a CPU, so that threads can share its batches."""
     return mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"

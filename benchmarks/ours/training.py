@@ -11,7 +11,7 @@ from models.blocks import TransformerConfig
 from models.cores import num_cores, run_calls_side_by_side
 from models.encoder import MaskedLanguageModel
 from training.corpus import Corpus
-from training.devices import threads_for
+from training.devices import pool_size_for, threads_for
 from training.masked_lm import MaskedLMRecipe, vocabulary
 from training.masking import asked_positions
 from training.step import Batch, Optimization, Trainer
@@ -32,6 +32,9 @@ class Contestant:
         seed: int,
     ) -> None:
         del weights
+        # Before JAX starts a device.
+        num_threads = threads_for(64, num_cores())
+        run_calls_side_by_side(pool_size_for(dtype, num_threads))
         config = TransformerConfig.book(len(vocabulary.symbols))
         self.batches = itertools.cycle(read_batches(batches))
         settings = Optimization(num_steps=1, batch_size=64, **optimization)
@@ -45,7 +48,7 @@ class Contestant:
             recipe.loss,
             settings,
             dtype=dtype,
-            num_threads=threads_for(64, num_cores()),
+            num_threads=num_threads,
         )
 
     def step(self) -> float:
@@ -82,5 +85,4 @@ def read_batches(path: str) -> list[Batch]:
 
 if __name__ == "__main__":
     allocator.keep_memory(1 + num_cores())
-    run_calls_side_by_side()
     answer_calls(Contestant)

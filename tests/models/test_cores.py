@@ -128,6 +128,9 @@ def test_calls_run_side_by_side_unless_the_environment_says_how_many_threads(mon
     monkeypatch.delenv(cores.POOL_SIZE)
     assert cores.run_calls_side_by_side()
     assert (os.environ[cores.POOL_SIZE], told) == ("1", [("jax_cpu_enable_async_dispatch", False)])
+    monkeypatch.delenv(cores.POOL_SIZE)
+    assert cores.run_calls_side_by_side(2)
+    assert os.environ[cores.POOL_SIZE] == "2"
 
 
 # What this is all for, in a process of its own, as the options hold for a process as a whole.

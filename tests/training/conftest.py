@@ -28,7 +28,7 @@ def threads_of_tests(monkeypatch):
     """The command line would choose XLA's threads for this process, whose devices are there."""
     from training import cli
 
-    monkeypatch.setattr(cli, "run_calls_side_by_side", lambda: False)
+    monkeypatch.setattr(cli, "run_calls_side_by_side", lambda pool_size: False)
 
 
 @pytest.fixture(autouse=True)

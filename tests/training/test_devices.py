@@ -22,6 +22,7 @@ from training.devices import (
     data_mesh,
     devices_for,
     join_processes,
+    pool_size_for,
     threads_for,
 )
 from training.side_by_side import StepsSideBySide
@@ -117,6 +118,10 @@ def test_threads_count_the_work_of_the_whole_batch(recipes, num_microbatches):
 def test_a_run_takes_the_most_threads_that_its_rows_divide_over(num_rows, wanted, count, caplog):
     assert threads_for(num_rows, wanted) == count
     assert bool(caplog.records) == (count < wanted)
+
+
+def test_in_half_the_width_the_pool_has_a_thread_for_each_that_shares_a_batch():
+    assert (pool_size_for("float32", 2), pool_size_for("bfloat16", 2)) == (1, 2)
 
 
 def test_threads_beside_several_devices_are_refused(recipes):
