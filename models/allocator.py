@@ -30,7 +30,7 @@ def keep_memory(num_heaps: int = 1) -> bool:
     """Has this process keep what it allocates, and says whether it could.
 
     Threads that call compiled functions, or load them, at once wait for each other at a heap that
-    they share. A step of training needs much more than one call does, and has the most of one heap.
+    they share. A heap that is not the first holds 64 MiB at most, in glibc.
 
     Nothing happens without glibc, or where the environment chooses for itself. Call it before the
     first large allocation: heaps that threads have by then stay.
