@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,12 @@ from flax import nnx
 
 from models.checkpoint import flatten
 from models.wirings import WIRINGS
+from training import cli
 from training.devices import (
     DevicesError,
     data_mesh,
     devices_for,
     join_processes,
-    pool_size_for,
     threads_for,
 )
 from training.side_by_side import StepsSideBySide
@@ -120,8 +121,15 @@ def test_a_run_takes_the_most_threads_that_its_rows_divide_over(num_rows, wanted
     assert bool(caplog.records) == (count < wanted)
 
 
-def test_in_half_the_width_the_pool_has_a_thread_for_each_that_shares_a_batch():
-    assert (pool_size_for("float32", 2), pool_size_for("bfloat16", 2)) == (1, 2)
+@pytest.mark.parametrize(("dtype", "pool_size"), [("float32", 1), ("bfloat16", 2)])
+def test_in_half_the_width_the_pool_has_a_thread_for_each_that_shares_a_batch(
+    dtype, pool_size, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(cli, "run_calls_side_by_side", lambda size: told.append(size) or True)
+    options = SimpleNamespace(cpu_devices=None, coordinator=None, cpu_threads=2, dtype=dtype)
+    assert cli._num_threads(options, BASE) == 2
+    assert told == [pool_size]
 
 
 def test_threads_beside_several_devices_are_refused(recipes):
