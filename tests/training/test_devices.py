@@ -7,8 +7,8 @@ import re
 import socket
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ def test_in_half_the_width_the_pool_has_a_thread_for_each_that_shares_a_batch(
 ):
     told = []
     monkeypatch.setattr(cli, "run_calls_side_by_side", lambda size: told.append(size) or True)
-    options = SimpleNamespace(cpu_devices=None, coordinator=None, cpu_threads=2, dtype=dtype)
+    options = Namespace(cpu_devices=None, coordinator=None, cpu_threads=2, dtype=dtype)
     assert cli._num_threads(options, BASE) == 2
     assert told == [pool_size]
 
