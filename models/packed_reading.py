@@ -5,6 +5,8 @@
   reads the inputs themselves, once for each head.
 - **Tiles.** Long inputs are read a tile at a time, with the sums of the softmax carried along. What
   is in use stays in the processor's cache, and a tile that is padding in every row costs nothing.
+- **Parts.** By the same sums, what was read of every part of an input is joined to what is read of
+  it all. A part is read without the others, so several processors can share a long input.
 
 Axis letters: B batch, S input position, M query, N heads, H head_dim, D embed_dim; as they are
 read, G groups of Q queries of width W: the heads, or one group of all queries of all heads.
@@ -12,26 +14,33 @@ Source: softmax over tiles from Milakov and Gimelshein (2018), arXiv:1805.02867.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from models.attention import KeyValues
+from models.attention import KeyValues, MultiHeadAttention
 from models.masks import padding_mask
 from models.packed_blocks import (
-    PackedAttention,
+    Matrix,
     Shape,
     key_values,
     merge_heads,
     norm,
+    pack_attention,
     split_heads,
 )
 from models.products import product, times
 
 # Inputs that are read at a time.
 TILE = 512
+
+# On the host while it is packed for inference, on a device afterwards.
+ByHead = Float[Array, "N D H"] | Float[np.ndarray, "N D H"]
 
 # The inputs from the first position on that is given, as many as the second says.
 Inputs = Callable[[Int[Array, ""], int], Float[Array, "B S D"]]
@@ -46,6 +55,51 @@ class _Sums(NamedTuple):
     read: Float[Array, "B G Q W"]
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedReading:
+    """An attention that may be folded, and the norm before its queries.
+
+    The matrices of keys and values are there twice: side by side, and by head for folding.
+    """
+
+    query: Matrix
+    key_value: Matrix
+    key_by_head: ByHead
+    value_by_head: ByHead
+    out: Matrix
+
+
+def pack_reading(
+    attention: MultiHeadAttention, query_norm: nnx.RMSNorm, shape: Shape
+) -> PackedReading:
+    """An attention with the norm before its queries."""
+    packed = pack_attention(attention, query_norm)
+    width = len(packed.out)
+    key, value = (
+        matrix.reshape(width, shape.num_heads, -1).swapaxes(0, 1)
+        for matrix in (packed.key_value[:, :width], packed.key_value[:, width:])
+    )
+    return PackedReading(
+        query=packed.query,
+        key_value=packed.key_value,
+        key_by_head=key,
+        value_by_head=value,
+        out=packed.out,
+    )
+
+
+class Reading(NamedTuple):
+    """What queries read of inputs, heads side by side, and the softmax that it is weighted by.
+
+    ``largest`` are the largest scores, and ``totals`` the sums of what the softmax divides by them.
+    """
+
+    read: Float[Array, "B M D"]
+    largest: Float[Array, "B M N"]
+    totals: Float[Array, "B M N"]
+
+
 def is_folded(num_queries: int, num_inputs: int, width: int, num_heads: int) -> bool:
     """Whether folding takes fewer multiplications, for queries and inputs of one row.
 
@@ -57,14 +111,17 @@ def is_folded(num_queries: int, num_inputs: int, width: int, num_heads: int) -> 
 
 
 def read(
-    attention: PackedAttention,
+    attention: PackedReading,
     asking: Float[Array, "B M D"],
     inputs: Inputs,
     size: int,
     lengths: Int[Array, " B"],
     shape: Shape,
-) -> Float[Array, "B M D"]:
-    """What ``asking`` reads of ``size`` inputs, of which a row has ``lengths``."""
+) -> Reading:
+    """What ``asking`` reads of ``size`` inputs, of which a row has ``lengths``.
+
+    It has yet to go through the matrix behind the heads.
+    """
     folds = is_folded(asking.shape[1], size, asking.shape[2], shape.num_heads)
     queries = _queries(attention, asking, shape, folds=folds)
     tile = min(size, TILE)
@@ -74,14 +131,31 @@ def read(
         scores = _scores(queries, memory, padding_mask(lengths - start, tile), folds=folds)
         return _add(sums, scores, memory.values, folds=folds)
 
-    zeros = jnp.zeros((*queries.shape[:3], 1), jnp.float32)
-    nothing = _Sums(zeros + jnp.finfo(zeros.dtype).min, zeros, jnp.zeros_like(queries))
+    # Of the queries: with much that is ready before them, XLA hands the call to its pool.
+    zeros = queries[..., :1] * 0
+    nothing = _Sums(zeros + jnp.finfo(zeros.dtype).min, zeros, queries * 0)
     sums = over_tiles(step, nothing, size, tile, lengths)
-    return _out(attention, sums.read / sums.total, shape, folds=folds)
+    return Reading(
+        read=_by_value(attention, sums.read / sums.total, shape, folds=folds),
+        largest=_by_query(sums.largest, shape),
+        totals=_by_query(sums.total, shape),
+    )
+
+
+def joined(
+    read: Float[np.ndarray, "P M D"],
+    largest: Float[np.ndarray, "P M N"],
+    totals: Float[np.ndarray, "P M N"],
+) -> Float[np.ndarray, "M D"]:
+    """What is read of an input of P parts, from the ``Reading`` of each; on the host."""
+    weights = totals * np.exp(largest - largest.max(axis=0))
+    weights /= weights.sum(axis=0)
+    by_head = read.reshape(*weights.shape, -1)
+    return (by_head * weights[..., None]).sum(axis=0).reshape(read.shape[1:])
 
 
 def reading_weights(
-    attention: PackedAttention,
+    attention: PackedReading,
     asking: Float[Array, "B M D"],
     inputs: Float[Array, "B S D"],
     lengths: Int[Array, " B"],
@@ -112,18 +186,17 @@ def over_tiles(
 
 
 def _queries(
-    attention: PackedAttention, asking: Float[Array, "B M D"], shape: Shape, *, folds: bool
+    attention: PackedReading, asking: Float[Array, "B M D"], shape: Shape, *, folds: bool
 ) -> Float[Array, "B G Q W"]:
     queries = split_heads(times(norm(asking, shape), attention.query), shape)
     if not folds:
         return queries
-    key, _ = _by_head(attention, shape)
-    folded = product("BNMH,DNH->BNMD", queries, key)
+    folded = product("NDH,BNMH->BNMD", attention.key_by_head, queries)
     return folded.reshape(asking.shape[0], 1, -1, asking.shape[2])
 
 
 def _memory(
-    attention: PackedAttention, inputs: Float[Array, "B S D"], shape: Shape, *, folds: bool
+    attention: PackedReading, inputs: Float[Array, "B S D"], shape: Shape, *, folds: bool
 ) -> KeyValues:
     """What is asked and read, with groups in place of heads."""
     if folds:
@@ -132,26 +205,19 @@ def _memory(
     return key_values(inputs, attention.key_value, shape)
 
 
-def _out(
-    attention: PackedAttention, found: Float[Array, "B G Q W"], shape: Shape, *, folds: bool
+def _by_value(
+    attention: PackedReading, found: Float[Array, "B G Q W"], shape: Shape, *, folds: bool
 ) -> Float[Array, "B M D"]:
-    """What was read, through what is left of the attention."""
+    """What was read, through the value matrix if that is yet to come, with heads side by side."""
     if folds:
-        batch, width = found.shape[0], attention.out.shape[0]
-        _, value = _by_head(attention, shape)
-        by_head = found.reshape(batch, shape.num_heads, -1, width)
-        found = product("BNMD,DNH->BNMH", by_head, value)
-    return times(merge_heads(found), attention.out)
+        by_head = found.reshape(found.shape[0], shape.num_heads, -1, found.shape[-1])
+        found = product("NDH,BNMD->BNMH", attention.value_by_head, by_head)
+    return merge_heads(found)
 
 
-def _by_head(
-    attention: PackedAttention, shape: Shape
-) -> tuple[Float[Array, "D N H"], Float[Array, "D N H"]]:
-    """The key matrix and the value matrix."""
-    width = attention.out.shape[0]
-    key, value = jnp.split(jnp.asarray(attention.key_value), 2, axis=1)
-    by_head = (width, shape.num_heads, width // shape.num_heads)
-    return key.reshape(by_head), value.reshape(by_head)
+def _by_query(sums: Float[Array, "B G Q 1"], shape: Shape) -> Float[Array, "B M N"]:
+    """One number of every query and head."""
+    return jnp.swapaxes(sums.reshape(sums.shape[0], shape.num_heads, -1), 1, 2)
 
 
 def _scores(

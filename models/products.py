@@ -50,12 +50,13 @@ def multiplied_in(dtype: Any, *, is_on_one_cpu: bool = False) -> Iterator[None]:
 def product(spec: str, first: Operand, second: Operand) -> Float32[Array, "..."]:
     """``jnp.einsum`` of two operands, in float32.
 
-    They are multiplied in the width of ``second``, or in that of ``multiplied_in`` if ``second`` is
-    float32. Every letter of ``spec`` is in two of its three parts or in all, once in each.
+    They are multiplied in the width of the one that is not float32, or in that of ``multiplied_in``
+    if both are. Every letter of ``spec`` is in two of its three parts or in all, once in each.
     """
     way = _way.value
-    if second.dtype.name != _WIDE:
-        way = way._replace(dtype=second.dtype.name)
+    for operand in (first, second):
+        if operand.dtype.name != _WIDE:
+            way = way._replace(dtype=operand.dtype.name)
     if way.dtype == _WIDE:
         return jnp.einsum(spec, first, second)
     return _by_rule(spec, way, first, second)

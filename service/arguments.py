@@ -16,6 +16,9 @@ ArraySpec = tuple[tuple[int, ...], np.dtype]
 # For more than a kilobyte of zeros numpy gives Python's lock up. Up to so many bytes, waiting for
 # it again takes longer than writing the zeros.
 FEW_BYTES = 2**16
+# XLA reads arrays of the host where they are if they begin at a multiple of so many bytes. Others
+# it copies, large ones in a thread of its own, in which the call then stays.
+ALIGNMENT = 64
 
 
 class Arguments(NamedTuple):
@@ -68,5 +71,8 @@ def _parts(specs: Sequence[ArraySpec]) -> Iterator[slice]:
 
 def _zeros(size: int, dtype: np.dtype) -> np.ndarray:
     if size * dtype.itemsize > FEW_BYTES:
-        return np.zeros(size, dtype)
+        num_bytes = size * dtype.itemsize
+        aligned = np.zeros(num_bytes + ALIGNMENT, np.uint8)
+        start = -aligned.ctypes.data % ALIGNMENT
+        return aligned[start : start + num_bytes].view(dtype)
     return np.frombuffer(bytearray(size * dtype.itemsize), dtype)

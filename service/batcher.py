@@ -84,6 +84,11 @@ class Batcher:
         return self._num_rows
 
     @property
+    def num_idle(self) -> int:
+        """How many workers have nothing to do, and will not have with what waits."""
+        return max(self._num_workers - len(self._begun) - self._num_rows, 0)
+
+    @property
     def busy_s(self) -> float:
         """How long the oldest batch that is under way has been running; 0 where there is none."""
         started = min((work.started for work in self._begun), default=None)

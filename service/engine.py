@@ -25,11 +25,10 @@ from models.products import multiplied_in
 from service.arguments import Arguments, take_apart
 from service.errors import NonFiniteOutput
 from service.executables import NOTHING_KEPT, Executables
-from service.programs import Program, Row, collate, trial_rows
+from service.programs import Program, Result, Row, collate, trial_rows
 
 logger = logging.getLogger(__name__)
 
-Result = dict[str, np.ndarray]
 Outcome = Result | NonFiniteOutput
 Progress = Callable[[str], None]
 

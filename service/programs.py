@@ -4,7 +4,7 @@ Rows of different lengths are padded in numpy to one of those shapes.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,13 @@ from service.arguments import Arguments, ArraySpec
 from service.errors import TooLarge
 
 Row = dict[str, Any]
+Result = dict[str, np.ndarray]
+# Rows that are to be computed, each with the name of its program.
+Asked = list[tuple[str, Row]]
+# What runs in place of a row: it asks for rows, is sent their results, and ends with its own.
+Steps = Generator[Asked, list[Result], Result]
+# The steps of a row that so many threads are free for.
+Share = Callable[[Row, int], Steps]
 # Larger batches of models of this size do not fit into the caches of a core, and cost more a row.
 MAX_BATCH_TOKENS = 512
 
@@ -43,7 +50,8 @@ class Program:
     else a row has at a compiled length, with what padding rows hold; a row may have less of an
     array than that, from its start. A new model is tried out with full rows of zeros and of what
     padding rows hold; ``trial`` overrides that where there would be nothing to do. What is asked
-    for seldom may stay on disk until it is: ``is_on_demand``.
+    for seldom may stay on disk until it is: ``is_on_demand``. Where threads can ``share`` a row,
+    that says how, and what they run for it ``is_part``.
     """
 
     name: str
@@ -54,6 +62,8 @@ class Program:
     trial: Mapping[str, Any] = field(default_factory=dict)
     arrays: Callable[[int], Mapping[str, np.ndarray]] = lambda _: {}
     is_on_demand: bool = False
+    share: Share | None = None
+    is_part: bool = False
     pack: Callable[[Any], Any] = _as_it_is
 
     def bucket(self, length: int) -> int:

@@ -209,7 +209,11 @@ class Registry:
         expected = f"{name}/{bundle.card.version}"
         programs = self._programs[bundle.card.wiring](bundle.card)
         self._known |= {program.name for program in programs}
-        chosen = [shaped(program, device, self._grids) for program in programs]
+        chosen = [
+            shaped(program, device, self._grids)
+            for program in programs
+            if self._num_calls > 1 or not program.is_part
+        ]
         engine = Engine(
             bundle,
             chosen,

@@ -11,8 +11,9 @@ import jax
 from models import allocator
 from models.cores import Cores, num_cores, run_calls_side_by_side
 from service import device
-from service.engine import Engine
-from service.programs import Program
+from service.engine import Engine, Outcome
+from service.programs import Program, Result, Row
+from service.steps import as_it_is
 
 
 def set_up() -> None:
@@ -37,7 +38,7 @@ class Lanes:
         self._pool = ThreadPoolExecutor(self.num_threads)
         self._cores = Cores(self.num_threads)
 
-    def run(self, name: str, rows: Sequence[Any]) -> list[Any]:
+    def run(self, name: str, rows: Sequence[Row]) -> list[Outcome]:
         """What ``Engine.run`` gives, for any number of rows of one compiled length."""
         program = self.engine.programs[name]
         bucket = program.bucket(max(len(row[program.ragged.name]) for row in rows))
@@ -64,3 +65,27 @@ class Lanes:
         for under_way in [self._pool.submit(work) for _ in range(min(self.num_threads, len(rows)))]:
             under_way.result()
         return outcomes
+
+    def run_one(self, name: str, row: Row) -> Result:
+        """The result of a row that has all threads, which share it if it is long enough."""
+        share = self.engine.programs[name].share
+        steps = share(row, self.num_threads) if share else as_it_is(name, row)
+        asked = next(steps)
+        while True:
+            # All of a step that stands for one row are of one program and of one compiled length.
+            outcomes = self.run(asked[0][0], [part for _, part in asked])
+            try:
+                asked = steps.send([succeeded(outcome) for outcome in outcomes])
+            except StopIteration as end:
+                return end.value
+
+
+def succeeded(outcome: Outcome) -> Result:
+    """The result that an outcome is.
+
+    Raises:
+        NonFiniteOutput: if it is none.
+    """
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -51,18 +51,15 @@ class Reader:
             self._run = lambda vectors: np.asarray(everything(vectors[None]))
 
     def _served(self, lengths: list[int]) -> Callable[[np.ndarray], np.ndarray]:
-        programs = latents.programs(self.bundle.card)
-        served = next(program for program in programs if program.name == latents.OF_VECTORS)
+        programs = {program.name: program for program in latents.programs(self.bundle.card)}
         grid = tuple((1, length) for length in lengths)
-        engine = Engine(self.bundle, [replace(served, grid=grid)])
+        whole = replace(programs[latents.OF_VECTORS], grid=grid)
+        ragged = whole.ragged.name
+        parts = [p for p in programs.values() if p.is_part and p.ragged.name in (ragged, "read")]
+        engine = Engine(self.bundle, [whole, *parts])
         engine.warm_up(lambda shape: None)
-
-        def run(vectors: np.ndarray) -> np.ndarray:
-            (outcome,) = engine.run(latents.OF_VECTORS, [{"vectors": vectors}])
-            assert not isinstance(outcome, Exception), outcome
-            return outcome["latents"]
-
-        return run
+        served = lanes.Lanes(engine)
+        return lambda vectors: served.run_one(whole.name, {ragged: vectors})["latents"]
 
     def export(self, path: str) -> None:
         """Writes the weights for the others."""

@@ -10,11 +10,12 @@ import numpy as np
 from models.vocabulary import UnknownSymbolError
 from service.batcher import Batcher
 from service.batches import Ticket
-from service.engine import Result, Slot
+from service.engine import Slot
 from service.errors import InvalidInput, MalformedRequest, NotReady
-from service.programs import Row
+from service.programs import Asked, Result, Row
 from service.registry import LoadedModel, Registry
 from service.settings import Settings
+from service.steps import together
 
 Answer = TypeVar("Answer")
 # Reading so many takes a fraction of a millisecond.
@@ -40,19 +41,41 @@ class Context:
         """The results of ``rows`` by one of the model's programs, in order.
 
         Rows whose ``sizes`` fall into one compiled length can share a batch; by default each is as
-        long as it is, and with a larger one it joins longer rows.
+        long as it is, and with a larger one it joins longer rows. Threads that nobody else needs
+        share rows, where they can.
 
         Raises:
             NotReady: if this is a rehearsal of what stays on disk until somebody asks for it.
         """
         ticket.task = str(model.card.task.get("name", ""))
-        ragged = model.engine.programs[program].ragged.name
-        bucket = model.engine.programs[program].bucket
-        sizes = sizes or [len(row[ragged]) for row in rows]
-        slots = [Slot(model.engine, program, bucket(size)) for size in sizes]
-        if ticket.is_rehearsal and not all(slot.is_in_memory for slot in slots):
-            raise NotReady(f"{program} stays on disk until somebody asks for it")
-        return await self.batcher.submit(list(zip(slots, rows, strict=True)), ticket)
+        share = model.engine.programs[program].share
+        num_threads = self.batcher.num_idle // max(len(rows), 1)
+        if share is None or num_threads < 2:
+            return await self._submit(model, [(program, row) for row in rows], ticket, sizes)
+        steps = together([share(row, num_threads) for row in rows])
+        asked = next(steps)
+        while True:
+            results = await self._submit(model, asked, ticket)
+            try:
+                asked = steps.send(results)
+            except StopIteration as end:
+                return end.value
+
+    async def _submit(
+        self, model: LoadedModel, asked: Asked, ticket: Ticket, sizes: Sequence[int] | None = None
+    ) -> list[Result]:
+        programs = model.engine.programs
+        if sizes is None:
+            sizes = [len(row[programs[name].ragged.name]) for name, row in asked]
+        groups = [
+            (Slot(model.engine, name, programs[name].bucket(size)), row)
+            for (name, row), size in zip(asked, sizes, strict=True)
+        ]
+        if ticket.is_rehearsal:
+            for slot, _ in groups:
+                if not slot.is_in_memory:
+                    raise NotReady(f"{slot.program} stays on disk until somebody asks for it")
+        return await self.batcher.submit(groups, ticket)
 
     def texts(self, inputs: str | list[str], param: str = "inputs") -> list[tuple[str, str]]:
         """The texts of a request, each with the name of its field.

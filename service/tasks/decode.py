@@ -18,9 +18,8 @@ from models.encoder_decoder import EncoderDecoderConfig
 from models.packed_encoder_decoder import PackedEncoderDecoder
 from models.vocabulary import Vocabulary
 from service.batches import Ticket
-from service.engine import Result
 from service.errors import InvalidInput
-from service.programs import Program, Ragged, Row, longest_of, make_grid
+from service.programs import Program, Ragged, Result, Row, longest_of, make_grid
 from service.registry import LoadedModel
 from service.schemas import MAX_BEAMS, DecodeRequest
 from service.tasks.attention import AttentionChoice, AttentionMap, choose

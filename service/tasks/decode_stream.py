@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from service.batches import Ticket
-from service.engine import Result
+from service.programs import Result
 from service.schemas import DecodeRequest
 from service.tasks.context import Context
 from service.tasks.decode import DecodeAnswer, Job, finish, greedy, prepare

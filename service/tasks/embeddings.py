@@ -14,9 +14,8 @@ from models.checkpoint import ModelCard
 from models.encoder import MaskedLanguageModel
 from service.batches import Ticket
 from service.encoding import FloatArray, encode_array
-from service.engine import Result
 from service.errors import InvalidInput, excerpt
-from service.programs import Program, Ragged, make_grid
+from service.programs import Program, Ragged, Result, make_grid
 from service.schemas import EmbeddingsRequest
 from service.tasks import fill_mask
 from service.tasks import latents as perceiver

@@ -13,15 +13,16 @@ from models.checkpoint import ModelCard
 from models.packed_perceiver import PackedPerceiver, pack
 from service.batches import Ticket
 from service.encoding import Encoding, FloatArray, encode_array
-from service.engine import Result
 from service.errors import InvalidInput
 from service.npy import read_npy, write_npy
-from service.programs import Program, Ragged, Row, make_grid
+from service.programs import Program, Ragged, Result, Row, make_grid
 from service.registry import LoadedModel
 from service.schemas import EncodedArray, LatentsOptions, LatentsRequest
+from service.tasks import latents_in_parts
 from service.tasks.attention import AttentionChoice, AttentionMap, choose
 from service.tasks.context import Context, encode_text, off_loop, require_length
 from service.tasks.features import feature_matrices
+from service.tasks.latents_in_parts import share
 
 WIRING = "perceiver"
 OF_TEXT = "latents"
@@ -144,12 +145,30 @@ def programs(card: ModelCard) -> Sequence[Program]:
     tokens = Ragged(name="tokens", dtype=np.int32)
     vectors = Ragged(name="vectors", dtype=np.float32, trailing=(card.config["embed_dim"],))
     alone = tuple(shape for shape in grid if shape[0] == 1)
-    seldom = functools.partial(Program, grid=alone, pack=pack, is_on_demand=True)
+    program = functools.partial(Program, pack=pack)
+    seldom = functools.partial(program, grid=alone, is_on_demand=True)
     return (
-        Program(name=OF_TEXT, function=encode, ragged=tokens, grid=grid, pack=pack),
-        seldom(name=OF_TEXT_AND_BACK, function=of_text_and_back, ragged=tokens),
-        seldom(name=OF_VECTORS, function=encode, ragged=vectors),
+        program(
+            name=OF_TEXT,
+            function=encode,
+            ragged=tokens,
+            grid=grid,
+            share=share(OF_TEXT, tokens),
+        ),
+        seldom(
+            name=OF_TEXT_AND_BACK,
+            function=of_text_and_back,
+            ragged=tokens,
+            share=share(OF_TEXT_AND_BACK, tokens, reads_back=True),
+        ),
+        seldom(
+            name=OF_VECTORS,
+            function=encode,
+            ragged=vectors,
+            share=share(OF_VECTORS, vectors),
+        ),
         seldom(name=READING, function=reading, ragged=tokens),
+        *latents_in_parts.programs(card, (tokens, vectors)),
     )
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from service.batches import Ticket
-from service.engine import Result
 from service.errors import TooLarge
+from service.programs import Result
 from service.registry import LoadedModel
 from service.tasks.context import Context
 from service.tasks.masked_text import MaskedText, Span, left_of, right_of, window

@@ -1,9 +1,11 @@
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.ours.lanes import Lanes, at_lengths
+from service.errors import NonFiniteOutput
 from service.programs import Program, Ragged
 
 PROGRAM = Program(
@@ -59,6 +61,32 @@ def test_rows_are_shared_out_evenly_where_one_call_could_hold_them(lanes):
 def test_what_a_call_raises_is_raised(lanes):
     with pytest.raises(ValueError, match="negative"):
         lanes.run("double", rows(1, 2, 3, 4, 5, 6, 7, -1))
+
+
+def share(row, num_threads):
+    """Every token doubled by itself, and the sum of that doubled once more."""
+    found = yield [("double", {"tokens": [token, 0, 0, 0, 0]}) for token in row["tokens"]]
+    assert len(found) == num_threads
+    total = sum(result["doubled"] for result in found)
+    (result,) = yield [("double", {"tokens": [total, 0, 0, 0, 0]})]
+    return result
+
+
+def test_a_row_that_threads_can_share_is_shared(lanes):
+    lanes.engine.programs["sum"] = replace(PROGRAM, name="sum", share=share)
+    assert lanes.run_one("sum", {"tokens": [3, 4]}) == {"doubled": 28}
+    assert lanes.engine.calls == [1, 1, 1]
+
+
+def test_a_row_that_cannot_be_shared_is_one_call(lanes):
+    lanes.engine.meeting = threading.Barrier(1)
+    assert lanes.run_one("double", rows(5)[0]) == {"doubled": 10}
+
+
+def test_a_row_without_a_result_is_an_error(lanes):
+    lanes.engine.run = lambda name, rows: [NonFiniteOutput("double: doubled holds NaN")]
+    with pytest.raises(NonFiniteOutput, match="holds NaN"):
+        lanes.run_one("double", rows(5)[0])
 
 
 def test_shapes_are_those_that_inputs_run_in():

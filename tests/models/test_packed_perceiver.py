@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 from pathlib import Path
 
 import jax
@@ -10,8 +11,17 @@ from flax import nnx
 from models import packed_perceiver, packed_reading
 from models.checkpoint import load_model
 from models.packed_blocks import narrowed
-from models.packed_perceiver import SHORTEST_TILE, attention, encode, pack, reconstruct
-from models.packed_reading import TILE, is_folded
+from models.packed_perceiver import (
+    SHORTEST_TILE,
+    attention,
+    behind_reading,
+    encode,
+    encode_part,
+    pack,
+    read_back,
+    reconstruct,
+)
+from models.packed_reading import TILE, is_folded, joined
 from models.perceiver import PerceiverAutoencoder, PerceiverConfig
 from models.products import multiplied_in
 from tests.jaxprs import products_of
@@ -127,6 +137,53 @@ def test_inputs_in_tiles_that_are_not_folded_are_read_too(model, packed, plain, 
     monkeypatch.setattr(packed_reading, "is_folded", lambda *_: False)
     latents = jax.jit(encode)(packed, tokens, lengths)
     assert_close(latents, plain(model, tokens, vectors, lengths)[0].latents)
+
+
+@pytest.mark.parametrize("size", [LONG, 40])
+def test_what_is_read_in_parts_and_joined_is_what_is_read_at_once(packed, fast, size):
+    """Of a text and of vectors, in two parts that differ in length, of which one is not folded."""
+    lengths = np.full(BATCH, size, np.int32)
+    bounds = [0, size - SHORT, size]
+    read = jax.jit(encode_part)
+
+    (latents, _), of_vectors, _ = fast(packed, *draw(size), lengths)
+    for source, expected in zip(draw(size), (latents, of_vectors), strict=True):
+        parts = [
+            read(
+                packed,
+                source[:, start:end],
+                *(np.full_like(lengths, n) for n in (end - start, start)),
+                lengths,
+            )
+            for start, end in itertools.pairwise(bounds)
+        ]
+        sums = [np.stack(arrays) for arrays in zip(*parts, strict=True)]
+        rows = [joined(*(array[:, row] for array in sums)) for row in range(BATCH)]
+        assert_close(jax.jit(behind_reading)(packed, np.stack(rows), lengths), expected)
+
+
+def test_a_part_that_outweighs_all_others_is_what_is_read():
+    read = np.array([[[1.0, 2.0]], [[3.0, 4.0]]], np.float32)
+    totals = np.ones((2, 1, 2), np.float32)
+    largest = np.array([[[1e4, -1e4]], [[-1e4, 1e4]]], np.float32)
+    np.testing.assert_array_equal(joined(read, largest, totals), [[1.0, 4.0]])
+    np.testing.assert_allclose(joined(read, largest * 0, totals * [[[1]], [[3]]]), [[2.5, 3.5]])
+
+
+def test_a_part_of_a_text_is_read_back_as_all_of_it_is(model, packed, plain):
+    tokens, vectors = draw(LONG)
+    lengths = lengths_of(LONG)
+    expected = plain(model, tokens, vectors, lengths)[2]
+    start, count = TILE + 7, 90
+    positions = np.zeros((1, count + 5), np.int32)
+    positions[:, :count] = np.arange(start, start + count)
+    counts = np.full(BATCH, count, np.int32)
+    back, log_probs = jax.jit(read_back)(packed, positions, counts, lengths, expected.latents)
+    for row, length in enumerate(lengths):
+        real = max(0, min(count, length - start))
+        np.testing.assert_array_equal(back[row, :real], expected.tokens[row, start : start + real])
+        assert_close(log_probs[row, :real], expected.log_probs[row, start : start + real])
+    assert max(lengths) >= start + count
 
 
 def test_padding_is_never_read(packed, fast):

@@ -162,6 +162,23 @@ def test_a_worker_that_is_busy_leaves_the_others_all_that_comes():
     assert asyncio.run(main()) == [7] * 7
 
 
+def test_workers_are_idle_that_neither_compute_nor_will_once_what_waits_is_handed_out():
+    gate = Gate()
+
+    async def main():
+        async with occupied(gate, num_workers=3) as batcher:
+            idle = [batcher.num_idle]
+            for row in range(3):
+                task = submit(batcher, "a", [row])
+                await asyncio.sleep(0)
+                idle.append(batcher.num_idle)
+            gate.opened.set()
+            await task
+            return idle
+
+    assert asyncio.run(main()) == [2, 1, 0, 0]
+
+
 def test_when_one_of_several_workers_dies_the_others_are_replaced_with_it(monkeypatch):
     monkeypatch.setattr("service.batcher.RESTART_DELAY_S", 0.01)
     gate = Gate()
