@@ -35,28 +35,33 @@ def random_bundle(max_input_len: int) -> Bundle:
 
 
 class Reader:
-    """One row of vectors at a time, through the program that is served or the blocks alone."""
+    """One row of vectors at a time, through the programs that are served or the blocks alone.
 
-    def __init__(self, *, is_perceiver: bool, lengths: list[int], max_input_len: int) -> None:
+    The blocks alone compute in float32.
+    """
+
+    def __init__(
+        self, *, is_perceiver: bool, dtype: str, lengths: list[int], max_input_len: int
+    ) -> None:
         if is_perceiver:
             lanes.set_up()
         self.bundle = random_bundle(max_input_len)
         self.width = self.bundle.card.config["embed_dim"]
         if is_perceiver:
-            self._run = self._served(lengths)
+            self._run = self._served(lengths, dtype)
         else:
             config = PerceiverConfig(**self.bundle.card.config)
             encoder = SelfAttentionEncoder(config, rngs=nnx.Rngs(0))
             everything = jitted(encoder, SelfAttentionEncoder.__call__)
             self._run = lambda vectors: np.asarray(everything(vectors[None]))
 
-    def _served(self, lengths: list[int]) -> Callable[[np.ndarray], np.ndarray]:
+    def _served(self, lengths: list[int], dtype: str) -> Callable[[np.ndarray], np.ndarray]:
         programs = {program.name: program for program in latents.programs(self.bundle.card)}
         grid = tuple((1, length) for length in lengths)
         whole = replace(programs[latents.OF_VECTORS], grid=grid)
         ragged = whole.ragged.name
         parts = [p for p in programs.values() if p.is_part and p.ragged.name in (ragged, "read")]
-        engine = Engine(self.bundle, [whole, *parts])
+        engine = Engine(self.bundle, [whole, *parts], dtype)
         engine.warm_up(lambda shape: None)
         served = lanes.Lanes(engine)
         return lambda vectors: served.run_one(whole.name, {ragged: vectors})["latents"]

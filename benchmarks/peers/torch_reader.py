@@ -54,10 +54,11 @@ class Perceiver(nn.Module):
 
 
 class Reader:
-    """One row of vectors at a time."""
+    """One row of vectors at a time, in float32 or under autocast."""
 
-    def __init__(self, *, weights: str, is_perceiver: bool) -> None:
+    def __init__(self, *, weights: str, is_perceiver: bool, dtype: str) -> None:
         torch.set_num_threads(num_cores())
+        self.is_narrow = dtype != "float32"
         arrays = dict(np.load(weights))
         self.width = arrays["latents"].shape[1]
         if is_perceiver:
@@ -86,8 +87,8 @@ class Reader:
         return time_calls(lambda: self._run(vectors), num_calls, num_warm)
 
     def _run(self, vectors: np.ndarray) -> np.ndarray:
-        with torch.inference_mode():
-            return self._model(torch.from_numpy(vectors)).numpy()
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.is_narrow):
+            return self._model(torch.from_numpy(vectors)).float().numpy()
 
     def _draw(self, length: int) -> np.ndarray:
         return np.random.default_rng(length).normal(size=(length, self.width)).astype(np.float32)

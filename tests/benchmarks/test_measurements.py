@@ -159,11 +159,25 @@ def test_latents_are_measured_where_everybody_can(perceiver_arrays, monkeypatch)
     assert short["speed_against"][latents.FULL]["median"] == 1.0
     assert long["memory_mib"][latents.OURS] == 16384
     assert results["exponents"][latents.FULL] == {"all": None, "long": None}
-    assert len(latents.table(results).splitlines()) == 4 + 1 + 4 + 1 + 6
+    assert set(long["narrow_against"]) == {latents.TORCH, latents.FULL_TORCH}
+    assert len(latents.table(results).splitlines()) == 3 * (4 + 1) + 2 + len(latents.EVERYONE)
 
 
-def test_latents_that_are_off_end_the_measurement(perceiver_arrays):
-    everyone = among([latents.OURS], perceiver_arrays)
-    everyone[latents.TORCH] = Plain(perceiver_arrays, off=2e-3)
-    with pytest.raises(SystemExit, match="Perceiver, torch: expected latents"):
+def test_in_half_the_width_ours_is_held_against_the_fastest_in_any(perceiver_arrays, monkeypatch):
+    everyone = among(latents.EVERYONE, perceiver_arrays)
+    everyone[latents.TORCH_NARROW].turn = lambda num_calls, **_: [1.0] * num_calls
+    everyone[latents.FULL_TORCH_NARROW].turn = lambda num_calls, **_: [3.0] * num_calls
+    there = contextlib.nullcontext((everyone, perceiver_arrays))
+    monkeypatch.setattr(latents, "everyone", lambda lengths: there)
+    (found,) = latents.measure(2, (256,))["work"]
+    speeds = {name: speed["median"] for name, speed in found["narrow_against"].items()}
+    assert speeds == {latents.TORCH: 0.5, latents.FULL: 1.0, latents.FULL_TORCH: 1.0}
+
+
+@pytest.mark.parametrize(("name", "off"), [(latents.TORCH, 2e-3), (latents.TORCH_NARROW, 0.2)])
+def test_latents_that_are_off_end_the_measurement(perceiver_arrays, name, off):
+    everyone = among(latents.EVERYONE, perceiver_arrays, **{name: off * 0.4})
+    assert latents.check(everyone, perceiver_arrays)[name] == pytest.approx(off * 0.4)
+    everyone[name].off = off
+    with pytest.raises(SystemExit, match=f"{name}: expected latents to"):
         latents.check(everyone, perceiver_arrays)
