@@ -126,6 +126,7 @@ def _run(
 ) -> _Part:
     """Up to ``size`` tokens from ``state``, of which ``num_steps`` are drawn."""
     shape = (state.lengths.shape[0], size)
+    noise = draw_noise(sampling, state.num_drawn, size, model.config.vocab_size)
     generated = Generated(
         tokens=jnp.zeros(shape, jnp.int32),
         log_probs=jnp.zeros((*shape, model.config.vocab_size), jnp.float32),
@@ -133,7 +134,7 @@ def _run(
 
     def step(part: _Part) -> _Part:
         here, (tokens, log_probs) = part.num_done, part.generated
-        state, chosen, chances = _step(model, part.state, sampling)
+        state, chosen, chances = _step(model, part.state, sampling, noise[:, here])
         written = Generated(tokens.at[:, here].set(chosen), log_probs.at[:, here].set(chances))
         return _Part(here + 1, state, written)
 
@@ -142,12 +143,12 @@ def _run(
 
 
 def _step(
-    model: Model, state: GenerationState, sampling: Sampling
+    model: Model, state: GenerationState, sampling: Sampling, noise: Float[Array, "B V"]
 ) -> tuple[GenerationState, Int[Array, " B"], Float[Array, "B V"]]:
     """The state with one more token of every row, that token, and what all were worth."""
     size = model.config.max_seq_len
     logits = model.head(state.last)
-    chosen = sample(logits, state.num_drawn, sampling)
+    chosen = sample(logits, noise, sampling)
     positions = jnp.minimum(state.lengths + state.num_drawn, size - 1)
     mask = padding_mask(positions + 1, size)
     following = model.run(chosen[:, None], positions[:, None], mask, state.caches)
@@ -164,20 +165,37 @@ def _widen(key_values: KeyValues, size: int) -> KeyValues:
     )
 
 
+def draw_noise(
+    sampling: Sampling, first: Int[Array, " B"], num_draws: int, vocab_size: int
+) -> Float[Array, "B K V"]:
+    """What chance adds to the logits of so many draws of every row, of which it is the ``first``.
+
+    All at once, as that takes little longer than one by one takes for one; zeros where no row
+    draws. Largest with the noise is what ``jax.random.categorical`` would draw.
+    Source: the Gumbel-max trick; Gumbel (1954), "Statistical Theory of Extreme Values".
+    """
+    indices = first[:, None] + jnp.arange(num_draws)[None]
+
+    def draw(seed: UInt32[Array, ""], index: Int[Array, ""]) -> Float[Array, " V"]:
+        return jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), index), (vocab_size,))
+
+    def all_draws() -> Float[Array, "B K V"]:
+        return jax.vmap(jax.vmap(draw, (None, 0)))(sampling.seed, indices)
+
+    shape = (*indices.shape, vocab_size)
+    return jax.lax.cond(
+        jnp.any(sampling.temperature > 0), all_draws, lambda: jnp.zeros(shape, jnp.float32)
+    )
+
+
 def sample(
-    logits: Float[Array, "B V"], indices: Int[Array, " B"], sampling: Sampling
+    logits: Float[Array, "B V"], noise: Float[Array, "B V"], sampling: Sampling
 ) -> Int[Array, " B"]:
-    """One token per row, drawn as ``sampling`` says; ``indices`` count the draws of each row."""
+    """One token per row, drawn as ``sampling`` says, by ``noise`` of ``draw_noise``."""
     warm = sampling.temperature > 0
     scaled = logits / jnp.where(warm, sampling.temperature, 1.0)[:, None]
     kept = jnp.where(_nucleus(scaled, sampling.top_p), scaled, -jnp.inf)
-
-    def draw(
-        seed: UInt32[Array, ""], index: Int[Array, ""], row: Float[Array, " V"]
-    ) -> Int[Array, ""]:
-        return jax.random.categorical(jax.random.fold_in(jax.random.key(seed), index), row)
-
-    drawn = jax.vmap(draw)(sampling.seed, indices, kept)
+    drawn = jnp.argmax(kept + noise, axis=-1)
     return jnp.where(warm, drawn, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
 
 

@@ -10,6 +10,7 @@ from models.generation import (
     Generated,
     Sampling,
     advance,
+    draw_noise,
     pack,
     packed_shapes,
     sample,
@@ -25,7 +26,11 @@ NUM_DRAWS = 20_000
 # A part that the window is a multiple of.
 PART = 3
 
-compiled_sample = jax.jit(sample)
+
+@jax.jit
+def compiled_sample(logits, first, how):
+    """What the first of a few draws gives."""
+    return sample(logits, draw_noise(how, first, PART, logits.shape[1])[:, 0], how)
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +223,27 @@ def test_successive_draws_of_a_seed_are_independent():
     expected = (PROBS**2).sum()
     deviation = np.sqrt(expected * (1 - expected) / NUM_DRAWS)
     assert abs((first == second).mean() - expected) <= BOUND * deviation
+
+
+def test_every_draw_is_that_of_a_generator_of_its_own():
+    """Whatever else is drawn at once, and at however many steps."""
+    how = sampling(0.7, seeds=[3, 3, 2**32 - 1])
+    logits = np.random.default_rng(0).standard_normal((3, 5), dtype=np.float32)
+    first = np.array([0, 4, 9], np.int32)
+    noise = jax.jit(draw_noise, static_argnums=(2, 3))(how, first, PART, 5)
+    for step in range(PART):
+        drawn = jax.jit(sample)(logits, noise[:, step], how)
+        for row in range(3):
+            key = jax.random.fold_in(jax.random.key(how.seed[row]), first[row] + step)
+            assert drawn[row] == jax.random.categorical(key, logits[row] / how.temperature[row])
+
+
+def test_nothing_is_drawn_where_every_row_takes_the_likeliest():
+    first = jnp.zeros(2, jnp.int32)
+    draws = jax.jit(draw_noise, static_argnums=(2, 3))
+    assert not draws(sampling(0.0, seeds=[1, 2]), first, PART, 5).any()
+    mixed = sampling(0.0, seeds=[1, 2])._replace(temperature=jnp.array([0.0, 1.0]))
+    assert draws(mixed, first, PART, 5).all()
 
 
 def test_the_nucleus_is_the_smallest_set_with_that_much_probability():

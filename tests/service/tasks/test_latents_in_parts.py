@@ -1,15 +1,11 @@
 import dataclasses
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from models import cores, packed_perceiver, packed_reading
+from models import packed_perceiver, packed_reading
 from models.checkpoint import save_model
 from models.perceiver import PerceiverAutoencoder
 from service.app import create_app
@@ -20,7 +16,6 @@ from service.tasks.latents import programs
 from service.tasks.latents_in_parts import SHORTEST_PART, TILE, parts_of
 from tests.service import fakes, tiny
 
-SHIPPED = Path(__file__).parents[3] / "checkpoints" / "perceiver" / "1"
 PATH = "/v1/latents"
 ATOL = 1e-5
 CARD = next(card for card in tiny.cards() if card.wiring == "perceiver")
@@ -186,52 +181,3 @@ def test_one_thread_shares_nothing_and_compiles_nothing_for_it(tmp_path, monkeyp
     compiled = app.state.context.registry.find("perceiver").engine.programs
     assert "latents" in compiled
     assert not any(program.is_part for program in compiled.values())
-
-
-# In a process of its own, as a service has it: what tests set for themselves hold for all of it.
-SIDE_BY_SIDE = """
-import dataclasses
-import sys
-import time
-from pathlib import Path
-
-from models import cores
-
-assert cores.run_calls_side_by_side()
-
-from models.checkpoint import load_model
-from service.engine import Engine
-from service.programs import trial_rows
-from service.tasks.latents import OF_TEXT, OF_VECTORS, programs
-
-LENGTH = 2048
-bundle = load_model(Path(sys.argv[1]))
-chosen = [
-    dataclasses.replace(program, grid=((1, LENGTH),))
-    for program in programs(bundle.card)
-    if program.name in (OF_TEXT, OF_VECTORS) or "+part-of-" in program.name
-]
-engine = Engine(bundle, chosen)
-engine.warm_up(lambda shape: None)
-for program in chosen:
-    rows = trial_rows(program, 1, LENGTH)
-    before = time.thread_time(), time.process_time()
-    for _ in range(20):
-        engine.run(program.name, rows)
-    mine, everybodys = time.thread_time() - before[0], time.process_time() - before[1]
-    assert mine > 0.9 * everybodys, (program.name, mine, everybodys)
-print(len(chosen))
-"""
-
-
-def test_long_inputs_are_read_in_the_threads_that_ask_for_them():
-    """Were a call to go on in XLA's pool, which has one thread, others would wait for it."""
-    names = (cores.POOL_SIZE, "XLA_FLAGS")
-    done = subprocess.run(
-        [sys.executable, "-c", SIDE_BY_SIDE, str(SHIPPED)],
-        env={name: value for name, value in os.environ.items() if name not in names},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
