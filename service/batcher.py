@@ -85,8 +85,9 @@ class Batcher:
 
     @property
     def num_idle(self) -> int:
-        """How many workers have nothing to do, and will not have with what waits."""
-        return max(self._num_workers - len(self._begun) - self._num_rows, 0)
+        """How many workers have nothing to do, nor will with what waits, and can be given a row."""
+        num_idle = self._num_workers - len(self._begun) - self._num_rows
+        return max(min(num_idle, self._max_rows - self._num_rows), 0)
 
     @property
     def busy_s(self) -> float:

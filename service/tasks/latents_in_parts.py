@@ -66,18 +66,19 @@ def programs(card: ModelCard, raggeds: tuple[Ragged, Ragged]) -> list[Program]:
         tokens, log_probs = packed_perceiver.read_back(packed, *arrays)
         return {"tokens": tokens, "log_probs": log_probs}
 
-    # Tried out as if nothing came after it: of one symbol, its features would be beyond all bounds.
+    # Tried out as all of an input: if that were of one symbol, most would lie far beyond its end.
     part = partial(
         Program,
         pack=pack,
         is_part=True,
+        is_on_demand=True,
         grid=((1, longest),),
         trial={"size": np.int32(longest)},
     )
     reading = partial(part, function=read, scalars=(("start", np.int32(0)), *size))
     return [
         reading(name=name_of_part(text), ragged=text),
-        reading(name=name_of_part(vectors), ragged=vectors, is_on_demand=True),
+        reading(name=name_of_part(vectors), ragged=vectors),
         part(
             name=JOINED,
             function=finish,
@@ -91,7 +92,6 @@ def programs(card: ModelCard, raggeds: tuple[Ragged, Ragged]) -> list[Program]:
             ragged=Ragged(name="positions", dtype=np.int32),
             scalars=size,
             arrays=lambda _: {"latents": np.zeros((num_latents, width), np.float32)},
-            is_on_demand=True,
         ),
     ]
 

@@ -179,6 +179,14 @@ def test_workers_are_idle_that_neither_compute_nor_will_once_what_waits_is_hande
     assert asyncio.run(main()) == [2, 1, 0, 0]
 
 
+def test_workers_for_whose_rows_there_is_no_room_are_not_idle():
+    async def main():
+        async with running(Recorder(), max_rows=2, num_workers=4) as batcher:
+            return batcher.num_idle
+
+    assert asyncio.run(main()) == 2
+
+
 def test_when_one_of_several_workers_dies_the_others_are_replaced_with_it(monkeypatch):
     monkeypatch.setattr("service.batcher.RESTART_DELAY_S", 0.01)
     gate = Gate()
