@@ -49,7 +49,7 @@ class Context:
         """
         ticket.task = str(model.card.task.get("name", ""))
         share = model.engine.programs[program].share
-        num_threads = self.batcher.num_idle // max(len(rows), 1)
+        num_threads = self.batcher.num_idle // max(len(rows), 1) if share else 1
         if share is None or num_threads < 2:
             return await self._submit(model, [(program, row) for row in rows], ticket, sizes)
         steps = together([share(row, num_threads) for row in rows])

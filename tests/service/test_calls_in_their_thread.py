@@ -29,8 +29,8 @@ from service.engine import Engine
 from service.programs import trial_rows
 from service.tasks import PROGRAMS
 
-path, length, *names = sys.argv[1:]
-bundle, shape = load_model(Path(path)), (1, int(length))
+path, batch, length, *names = sys.argv[1:]
+bundle, shape = load_model(Path(path)), (int(batch), int(length))
 chosen = [
     dataclasses.replace(program, grid=(shape,))
     for program in PROGRAMS[bundle.card.wiring](bundle.card)
@@ -50,15 +50,15 @@ for program in chosen:
 
 
 @pytest.mark.parametrize(
-    ("bundle", "length", "names"),
+    ("bundle", "shape", "names"),
     [
-        ("masked-lm/1", 64, ["fill-mask", "embed"]),
-        ("reversal/1", 16, ["decode"]),
-        ("causal-lm/1", 64, ["generate", "score"]),
-        ("perceiver/1", 128, ["latents"]),
+        ("masked-lm/1", (1, 64), ["fill-mask", "embed"]),
+        ("reversal/1", (1, 16), ["decode"]),
+        ("causal-lm/1", (4, 16), ["generate"]),
+        ("perceiver/1", (1, 128), ["latents"]),
         (
             "perceiver/1",
-            2048,
+            (1, 2048),
             [
                 "latents",
                 "latents-of-vectors",
@@ -69,10 +69,10 @@ for program in chosen:
         ),
     ],
 )
-def test_a_call_is_computed_by_the_thread_that_makes_it(bundle, length, names):
+def test_a_call_is_computed_by_the_thread_that_makes_it(bundle, shape, names):
     own = (cores.POOL_SIZE, "XLA_FLAGS")
     done = subprocess.run(
-        [sys.executable, "-c", SHARES, str(CHECKPOINTS / bundle), str(length), *names],
+        [sys.executable, "-c", SHARES, str(CHECKPOINTS / bundle), *map(str, shape), *names],
         env={name: value for name, value in os.environ.items() if name not in own},
         check=False,
         capture_output=True,
